@@ -55,7 +55,10 @@ def combine(left: Value, right: Value) -> Value:
         return tensor(operand.device, operand.certain, zero_dim, gradient=operand.gradient)
     zero_dim = True if left.zero_dim and right.zero_dim else False if False in (left.zero_dim, right.zero_dim) else None
     gradient = max(left.gradient, right.gradient)
-    return tensor(_common_device(left, right), left.certain and right.certain, zero_dim, gradient=gradient)
+    device = _common_device(left, right)
+    # What is computed with a tensor that certainly is on the device is one, too.
+    certain = any(one.certain and one.device is device > Device.ASSUMED for one in (left, right))
+    return tensor(device, certain or (left.certain and right.certain), zero_dim, gradient=gradient)
 
 
 def _common_device(left: Value, right: Value) -> Device:

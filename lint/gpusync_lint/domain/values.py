@@ -176,7 +176,10 @@ class Value(NamedTuple):
     bound: Value | None = None
     """The object that a method is bound to: `model` for the value of `model.train`."""
     made_with: tuple[tuple[str, Value], ...] | None = None
-    """The keyword arguments that an object was created with, as far as they matter; None if they are unknown."""
+    """The keyword arguments that an object was created with, as far as they matter; None if they are unknown.
+
+    Of a name, those that a `functools.partial` adds to its calls.
+    """
     gradient: Gradient = Gradient.NONE
     """What the backward pass through a tensor does."""
 

@@ -112,6 +112,8 @@ class Frame:
         """The lambdas that are being called, to stop recursion."""
         self.nested_lambdas = 0
         """The number of calls of lambdas in the current call of a lambda, at any depth."""
+        self.last_case: ast.stmt | None = None
+        """The last `elif` of a chain that compares the same with several strings: one of them applies."""
         self.evidence = evidence
         self.host_fields = analysis.project.host_fields(fn.file)
         """The names of tensors that the file declares to be kept on the host."""

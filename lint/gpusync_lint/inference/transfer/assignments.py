@@ -45,8 +45,8 @@ def augmented_assign(frame: Frame, node: ast.AugAssign) -> None:
     value = frame.eval(node.value)
     if Kind.TENSOR in (old.kind, value.kind):
         result = combine(old, value)
-        if old.kind is Kind.TENSOR:  # in place: the tensor remains on its device
-            result = result._replace(device=old.device)
+        if old.kind is Kind.TENSOR:  # in place: the tensor keeps its device and dtype
+            result = result._replace(device=old.device, boolean=old.boolean)
     elif old.kind is Kind.LIST and value.kind in (Kind.LIST, Kind.TUPLE):
         result = join(old, list_of(element(value)))
     elif Kind.FOREIGN in (old.kind, value.kind):
@@ -133,5 +133,9 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
             frame.store.set(path, wider)
     elif base.kind is Kind.TENSOR and value.on_device and _moves_batch(frame, target, base):
         frame.store.set(path, base._replace(device=value.device, pageable=False, pinned=False))
+    elif base.kind is Kind.INSTANCE:
+        method = frame.analysis.project.classes.method(base.ref, "__setitem__")
+        if method is not None:
+            frame.analysis.call(frame, method, [base, index, value], {})
     elif base.kind is Kind.UNKNOWN and isinstance(index.const, str):
         frame.store.set(f"{path}.[{index.const}]", value)

@@ -93,7 +93,15 @@ def _getattr(frame: Frame, call: Call) -> Value:
     """An attribute; by a name that is not known, any tensor that the object holds."""
     if len(call.args) >= 2 and isinstance(call.args[1].const, str):
         return attribute_of(frame, call.args[0], call.args[1].const)
+    _name_is_text(frame, call)
     return tensor_attributes(frame, call.first) or HOST
+
+
+def _name_is_text(frame: Frame, call: Call) -> None:
+    """What the name of an attribute is made of, in `getattr(self, f"{kind}_loss")`, is text and no tensor."""
+    for part in ast.walk(call.node.args[1]) if len(call.node.args) > 1 else ():
+        if isinstance(part, (ast.Name, ast.Attribute)) and not frame.values.get(part, HOST).certain:
+            frame.values[part] = HOST
 
 
 def _setattr(frame: Frame, call: Call) -> Value:

@@ -146,6 +146,12 @@ def _item_of_array(frame: Frame, node: ast.Subscript, base: Value, index: Value)
     return Value(Kind.ARRAY) if isinstance(node.slice, ast.Slice) else element(base)
 
 
+def _item_of_instance(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    """The result of `__getitem__` of a class of the project."""
+    method = frame.analysis.project.classes.method(base.ref, "__getitem__") if base.definition is not None else None
+    return UNKNOWN if method is None else frame.analysis.call(frame, method, [base, index], {})
+
+
 def _item_of_host(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
     return HOST
 
@@ -162,6 +168,7 @@ _SUBSCRIPTS: dict[Kind, Callable[[Frame, ast.Subscript, Value, Value], Value]] =
     Kind.MODULE: _item_of_module,
     Kind.ARRAY: _item_of_array,
     Kind.HOST: _item_of_host,
+    Kind.INSTANCE: _item_of_instance,
 }
 
 

@@ -10,6 +10,7 @@ from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import accelerators, python_api
 from gpusync_lint.domain.external_names import engine_of, is_module_name
 from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.domain.values import (
     ARRAY,
@@ -18,6 +19,7 @@ from gpusync_lint.domain.values import (
     CPU_TENSOR,
     GPU_DEVICE,
     GPU_PRESENT,
+    GUESSED,
     HOST,
     UNKNOWN,
     Device,
@@ -52,6 +54,8 @@ _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
 NAMED_TUPLE = "collections.namedtuple()"
 """The dotted name of classes that `namedtuple` creates. The value has the names of the fields as its constant."""
 _MODEL_FACTORIES = frozenset({"create_model", "from_pretrained"})
+_REARRANGING = frozenset({"rearrange", "repeat", "reduce", "einsum", "pack", "unpack"})
+"""Functions of einops that return tensors."""
 _COMMAND_LINES = frozenset({"cli", "parse"})
 """Functions that create an instance of a class of settings from the command line."""
 
@@ -93,6 +97,8 @@ def call_external(frame: Frame, call: Call) -> Value | None:
         return None
     if dotted == NAMED_TUPLE:
         return _named_tuple(call)
+    if call.callee.made_with and dotted[-1:] != ")":  # a partial, and no object
+        call = call._replace(kwargs=dict(call.callee.made_with) | call.kwargs)
     parts = _parts(dotted)
     if parts.root == "builtins":
         return call_builtin(frame, parts.rest, call)
@@ -141,6 +147,8 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
         return Value(Kind.INSTANCE, ref=call.args[0].ref)
     if last == "GradScaler":
         return Value(Kind.SCALER, made_with=made_with(call, "enabled"))
+    if root == "einops" and last in _REARRANGING:
+        return _call_einops(frame, last, call)
     if root == "ignite":
         return _call_ignite(frame, last, call)
     if root == "torch":
@@ -174,6 +182,26 @@ def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
     return GPU_DEVICE if last == "get_device" else UNKNOWN
 
 
+def _call_einops(frame: Frame, last: str, call: Call) -> Value:
+    """A function of einops: a tensor of the kind that it is given, or of those in a list."""
+    flat = [element(value) if value.kind in _SEQUENCES else value for value in call.args]
+    known = [value for value in flat if value.kind is Kind.TENSOR]
+    if known:
+        made = known[0]
+        for other in known[1:] if last == "einsum" else ():
+            made = combine(made, other)
+        made = made._replace(zero_dim=None, pinned=False, boolean=made.boolean and last not in ("reduce", "einsum"))
+    elif Kind.MOVED in (value.kind for value in flat):
+        made = tensor(Device.GPU, certain=False)
+    elif flat and flat[0].kind is Kind.UNKNOWN:
+        made = Value(Kind.TENSOR, frame.assumed_device(), certain=False, ref=GUESSED)
+    else:
+        return flat[0] if flat and flat[0].kind is Kind.ARRAY else UNKNOWN
+    if last == "pack":
+        return tuple_of([made, list_of(HOST)])
+    return list_of(made) if last == "unpack" else made
+
+
 def _call_ignite(frame: Frame, last: str, call: Call) -> Value:
     if last == "Engine" and call.args and call.args[0].kind is Kind.FUNCTION:
         frame.analysis.record_callback(call.args[0].ref, Heat.STEP)
@@ -195,8 +223,13 @@ def _call_standard_library(last: str, call: Call) -> Value:
     if last == "deque":
         return list_of(element(call.args[0])) if call.args and call.args[0].kind in _SEQUENCES else list_of(None)
     if last == "partial":  # of a function outside the project; the parameters of one in the project would shift
-        return call.args[0] if call.args and call.args[0].kind is Kind.NAME else UNKNOWN
+        return _partial_of_name(call) if call.first.kind is Kind.NAME else UNKNOWN
     return HOST
+
+
+def _partial_of_name(call: Call) -> Value:
+    """A `functools.partial` of a function outside the project, which keeps its name: with its keyword arguments."""
+    return call.first._replace(made_with=tuple(call.kwargs.items())) if call.kwargs else call.first
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:

@@ -63,7 +63,8 @@ def _of_tensors(op: type[ast.operator], left: Value, right: Value) -> Value:
     value = combine(left, right)
     boolean = op in _BITWISE and left.boolean and right.boolean
     gradient = multiplied_gradient(left, right) if op is ast.MatMult else value.gradient
-    return tensor(value.device, left.certain and right.certain, value.zero_dim, boolean, gradient=gradient)
+    certain = value.certain and (left.kind is right.kind or (left.certain and right.certain))
+    return tensor(value.device, certain, value.zero_dim, boolean, gradient=gradient)
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
@@ -116,6 +117,8 @@ def compare(frame: Frame, node: ast.Compare) -> Value:
     if op is ast.Is or op is ast.IsNot:
         none_by_default = values[1].kind is Kind.NONE and _is_none_by_default(frame, node.left)
         return host_constant(op is ast.Is) if none_by_default else HOST
+    if Kind.NONE in (values[0].kind, values[-1].kind) and any(map(_is_none, (node.left, *node.comparators))):
+        return HOST  # `x != None` is no tensor: `None` equals nothing else
     if len(values) == 2:
         flag = device_comparison(op, values[0], values[1], frame.analysis.devices.names_cuda(frame.fn.file))
         if flag is not None:
@@ -123,6 +126,10 @@ def compare(frame: Frame, node: ast.Compare) -> Value:
     if op is ast.In or op is ast.NotIn or any(isinstance(value.const, str) for value in values):
         return HOST  # a value that is compared with a string is a string
     return _compared(values)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _compared(values: list[Value]) -> Value:

@@ -47,6 +47,7 @@ def branch(frame: Frame, node: ast.If) -> None:
         if alive and isinstance(alive[-1], ast.Raise):
             put_on_host(frame, node.test, alive is node.orelse)
         return
+    is_last_case = frame.last_case is node
     store = frame.store
     mark = store.mark()
     narrows = node.test.__class__ in _NARROWING
@@ -57,11 +58,15 @@ def branch(frame: Frame, node: ast.If) -> None:
     if narrows:
         narrow(frame, node.test, False)
     if node.orelse:
+        if _is_last_case(node, node.orelse[0]):
+            frame.last_case = node.orelse[0]
         frame.execute(node.orelse)
     orelse = store.rollback(mark)
     if not body and not orelse:
         return
     ends_body, ends_orelse = _never_falls_through(node.body), _never_falls_through(node.orelse)
+    if is_last_case:
+        ends_orelse = not ends_body
     if ends_body and not ends_orelse:
         store.merge([orelse], exhaustive=True)
     elif ends_orelse and not ends_body:
@@ -174,6 +179,23 @@ def skip(frame: Frame, node: ast.stmt) -> None:
 
 
 STATEMENTS.default = skip
+
+
+def _is_last_case(node: ast.If, other: ast.stmt) -> bool:
+    """Whether one of two cases applies: `if kind == "a": ... elif kind == "b": ...` without an `else`."""
+    if not isinstance(other, ast.If) or other.orelse:
+        return False
+    subject, last = _subject(node.test), _subject(other.test)
+    return subject is not None and subject == last
+
+
+def _subject(test: ast.expr) -> str | None:
+    """The path that a condition compares with a string; None for other conditions."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1 or not isinstance(test.ops[0], ast.Eq):
+        return None
+    compared = test.comparators[0]
+    is_string = isinstance(compared, ast.Constant) and isinstance(compared.value, str)
+    return dotted_path(test.left) if is_string else None
 
 
 def _never_falls_through(body: list[ast.stmt]) -> bool:
