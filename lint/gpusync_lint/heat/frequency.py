@@ -70,6 +70,7 @@ class FrequencyRecorder:
         self._may_yield: dict[ModuleDef, bool] = {}
         """Whether the text of a file contains the word `yield`."""
         self._methods: dict[ClassDef, dict[str, list[ast.stmt]]] = {}
+        self._overrides: dict[FunctionDef, list[FunctionDef]] = {}
         self._names: dict[FunctionDef, str] = {}
         """The names of functions in their keys."""
         graph: CallGraph = {}
@@ -203,6 +204,11 @@ class FrequencyRecorder:
             for site in effects.calls
         ]
         calls += [
+            Call(self._key(override), self._path(fn, site.statement), site.repeated)
+            for site in effects.calls
+            for override in self._overrides_of(site.callee)
+        ]
+        calls += [
             Call(key, self._path(fn, at), repeated, given=self._optional.given_by_name(fn, at, key[1]))
             for key, at, repeated in effects.unread
         ]
@@ -218,6 +224,14 @@ class FrequencyRecorder:
             yield_loops=tuple({loops[-1]: None for one in yields if (loops := loops_of(paths.to(one)))}),
             feeds_loader=bool(yields) and feeds_loader(fn, self._classes),
         )
+
+    def _overrides_of(self, fn: FunctionDef) -> list[FunctionDef]:
+        """The overrides that have run of a method without a body of its own, however many there are."""
+        known = self._overrides.get(fn)
+        if known is None:
+            found = self._classes.overrides(fn)
+            known = self._overrides[fn] = [override for override in found if self._runs.has_run(override)]
+        return known
 
     def _captured_by(self, fn: FunctionDef) -> list[Call]:
         """The functions of which a function has CUDA graphs captured, as calls; for a module, by their decorators."""

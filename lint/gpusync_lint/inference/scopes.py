@@ -73,7 +73,22 @@ class Scopes:
             value = definitions[name]
         else:
             value = definitions[name] = self._project.named(file, name)
-        return self._read_name(file, name) if value is None and file.outline is not None else value
+        if value is None and file.outline is not None:
+            value = self._read_name(file, name)
+        return self._starred_name(reader, name) if value is None and file.stars else value
+
+    def _starred_name(self, reader: Reader, name: str) -> Value | None:
+        """The value that the body of a module assigns to a name that a star import takes from it."""
+        if name.startswith("_"):
+            return None
+        for file in self._project.starred(reader.fn.file):
+            if not self._project.relevant(file):
+                self._interpreter.run_once(file.body)
+            reader.dependencies.setdefault((file.body, name), self._revisions.current)
+            value = file.scope.get(name)
+            if value is not None:
+                return value
+        return None
 
     def module_name(self, reader: Reader, name: str) -> Value | None:
         """The value that the body of the reader's module assigns to a name; None if it does not."""

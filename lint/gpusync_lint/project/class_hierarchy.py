@@ -128,15 +128,19 @@ class ClassHierarchy:
 
     def implementations(self, method: FunctionDef) -> list[FunctionDef]:
         """What a call of a method may run: the overrides of a method that has no body of its own, or the method."""
+        overrides = self.overrides(method)
+        return overrides if 0 < len(overrides) <= _MAX_OVERRIDES else [method]
+
+    def overrides(self, method: FunctionDef) -> list[FunctionDef]:
+        """The overrides of a method that has no body of its own; none for other methods."""
         if method.cls is None or not is_stub(method.node):
-            return [method]
-        overrides = [
+            return []
+        return [
             other
             for other in self.methods_named(method.name)
             if other.cls is not None and other is not method and method.cls in self.project_lineage(other.cls)
             if not is_stub(other.node)
         ]
-        return overrides if 0 < len(overrides) <= _MAX_OVERRIDES else [method]
 
     def methods_named(self, name: str) -> list[FunctionDef]:
         """The methods of a name in all classes of the project, except properties and static methods."""

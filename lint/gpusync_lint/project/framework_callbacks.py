@@ -24,7 +24,7 @@ _PART_OF_STEP = re.compile(
     r"^_?((get|select|choose|take|sample|compute|predict)_actions?|act|loss(_fn|_func|_function)?"
     r"|(?!make|build|create|init|add|log|print|plot|register|configure|setup|get_loss)\w+_loss"
     r"|(train|val|valid|eval|test)_(one_|on_)?(step|batch|iter|iteration)"
-    r"|(update|optimi[sz]e|learn)_(one_)?(step|batch|iter|iteration|model|networks?|policy|critics?|actors?"
+    r"|(update|optimi[sz]e|learn)_((one|on|with|from)_)?(step|batch|iter|iteration|model|networks?|policy|critics?|actors?"
     r"|discriminator|generator|parameters|weights))$"
 )
 """Names of functions that are parts of a step, whoever calls them."""

@@ -68,6 +68,7 @@ class Project:
         self._device: dict[ModuleDef, bool] = {}
         self._relevant: set[ModuleDef] = set()
         self._host_fields: dict[ModuleDef, frozenset[str]] = {}
+        self._starred: dict[ModuleDef, tuple[ModuleDef, ...]] = {}
         self.unread_functions: dict[str, Key] = {}
         """The keys of functions that exceeded the budget for reading, by the dotted names that stand for them."""
         self.classes = ClassHierarchy(self)
@@ -234,6 +235,28 @@ class Project:
             elif found.kind:  # it is unknown in a cycle of imports
                 return found
         return None
+
+    def starred(self, file: ModuleDef) -> tuple[ModuleDef, ...]:
+        """The modules of the project from which a file takes names with star imports, through others too.
+
+        The last import counts, so its module comes first. There are none in a part of a component, whose modules are
+        not read as a whole.
+        """
+        if self.lazy is not None:
+            return ()
+        known = self._starred.get(file)
+        if known is None:
+            found: dict[ModuleDef, None] = {file: None}
+            stack = [file]
+            while stack:
+                one = stack.pop()
+                targets = [self.resolve(one, star) for star in one.stars]
+                new = [each.ref for each in targets if each.kind is Kind.NAME and isinstance(each.ref, ModuleDef)]
+                new = [each for each in new if each not in found]
+                found.update(dict.fromkeys(reversed(new)))
+                stack += new
+            known = self._starred[file] = tuple(found)[1:]
+        return known
 
     def _defined(self, file: ModuleDef, identifier: str) -> Value | None:
         """What a file binds a name to by `def`, `class` or import, without star imports."""

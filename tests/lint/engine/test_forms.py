@@ -52,6 +52,24 @@ FOUND = {
         "model, criterion = nn.Linear(3, 3).cuda(), Loss()\nfor x in DataLoader([]):\n    y = x.cuda()\n"
         "    loss = criterion(model(y), y)\n    loss.backward()\n"
     ),
+    "an object that a pickle may hold as well": (
+        "import pickle\nclass Rows:\n    def draw(self):\n        return torch.zeros(3, device='cuda')\n"
+        "def learn(kept):\n    return kept.draw()\nif resume:\n    store = pickle.load(open('rows', 'rb'))\n"
+        "else:\n    store = Rows()\nfor i in range(9):\n    x = learn(store)\n    x[x > 0]\n"
+    ),
+    "a product of masks": "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n    x[(x > 0) * (x < 9)] -= 1\n",
+    "a product with a scaled sparse tensor": (
+        "x = torch.zeros(9, 3, device='cuda')\n"
+        "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (9, 9)).to('cuda')\n"
+        "for i in range(9):\n    torch.sparse.mm(a * (1.0 / 0.9), x)\n"
+    ),
+    "a count on the device that is compared with something unknown": (
+        "class Trainer:\n    def __init__(self, config):\n"
+        "        self.seen, self.config, self.device = 0, config, 'cuda'\n"
+        "    def train(self, data):\n        for row in DataLoader(data):\n"
+        "            batch = [x.to(self.device) for x in row]\n            self.seen += (batch[-1] != 0).sum()\n"
+        "            if self.seen < self.config.warmup: pass\n"
+    ),
     "an argument with methods that only tensors have": (
         "device = torch.device('cuda')\ndef weigh(x, y):\n    z = x.unsqueeze(0)\n    if (x > 0).all():\n"
         "        return y\n    return z\nfor i in range(9):\n    if weigh(load(), 1): pass\n"
@@ -234,6 +252,9 @@ FOUND = {
     ),
 }
 STEP = {
+    "an update with a batch": (
+        "class Agent:\n    def update_with_batch(self, x: torch.Tensor):\n        return x.cuda().sum().item()\n"
+    ),
     "an object that hooks a module": (
         "class Norm:\n    def __call__(self, module, inputs, output):\n        self.norm = output.norm().item()\n"
         "model = nn.Linear(3, 3).cuda()\nmodel.register_forward_hook(Norm())\n"
@@ -284,6 +305,10 @@ STEP = {
     ),
 }
 SILENT = {
+    "the number of elements of a sparse tensor": (
+        "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (9, 9)).to('cuda')\n"
+        "for i in range(9):\n    torch.rand(a._nnz(), device='cuda')\n"
+    ),
     "an element that is drawn": (
         "x = torch.zeros(3, device='cuda')\nfor i in range(9):\n"
         "    x[np.random.choice(3)] + x[np.random.randint(0, 3)]\n"
@@ -356,6 +381,42 @@ def test_a_module_with_weights_that_is_moved_waits_once():
 @pytest.mark.parametrize("name", STEP)
 def test_it_runs_every_step(lint, name):
     assert Heat.STEP in {finding.heat for finding in lint(HEAD + STEP[name])}
+
+
+def test_an_object_that_a_star_import_brings_is_known():
+    files = {
+        "data.py": "class Rows:\n    def draw(self):\n        return [1, 2]\n",
+        "shared.py": "from data import *\nrows = Rows()\n",
+        "train.py": "import torch\nfrom shared import *\nx = torch.zeros(3, device='cuda')\n"
+        "for step in range(9):\n    x[rows.draw()].sum()\n",
+    }
+    found = engine.analyze([Source(path, text) for path, text in files.items()], EngineSettings()).findings
+    assert [(one.path, one.code, one.span.line) for one in found] == [("train.py", "GS504", 5)]
+
+
+def _heats_of_items(code):
+    found = engine.analyze([Source("train.py", HEAD + code)], EngineSettings()).findings
+    return [one.heat for one in found if one.code == "GS201"]
+
+
+def test_a_method_of_some_module_runs_as_often_as_it_is_called():
+    code = (
+        "class Net(nn.Module):\n    def measure_all(self, x):\n        return x.sum().item()\n"
+        "def fit(net):\n    net.named_parameters()\n    for x in DataLoader([]):\n        net.measure_all(x.cuda())\n"
+    )
+    assert _heats_of_items(code) == [Heat.STEP]
+
+
+def test_all_overrides_run_as_often_as_the_method_without_a_body():
+    code = (
+        "class Base:\n    def _measure(self, x):\n        raise NotImplementedError\n    def fit(self):\n"
+        "        net = nn.Linear(3, 3).cuda()\n        for x in DataLoader([]):\n            self._measure(net(x))\n"
+    )
+    code += "".join(
+        f"class Kind{i}(Base):\n    def _measure(self, x: torch.Tensor):\n        return x.sum().item()\n"
+        for i in range(9)
+    )
+    assert _heats_of_items(code) == [Heat.STEP] * 9
 
 
 def test_a_scaler_that_a_setting_switches_on_is_guarded(lint):

@@ -80,6 +80,9 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
         return delegated
     if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
         result = call_method(frame, made)
+        if callee.kind is Kind.UNKNOWN and receiver.kind is Kind.MODULE and receiver.ref is None and not receiver.items:
+            named = _call_targets(frame, made, path)
+            return join_all(named) if named else result or UNKNOWN
         if result is not None:
             return result
         if callee.kind is Kind.UNKNOWN and receiver.kind is Kind.UNKNOWN:
@@ -121,13 +124,19 @@ def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
 
 def _call_by_name(frame: Frame, call: Call, path: str | None) -> Value:
     """Call a method of something unknown: the methods of the project that this may be."""
+    results = _call_targets(frame, call, path)
+    if not results:
+        frame.record_unknown_call(call.args, call.kwargs)
+    return join_all(results)
+
+
+def _call_targets(frame: Frame, call: Call, path: str | None) -> list[Value]:
+    """The results of the methods that a call may run, by the names of the receiver and of the method."""
     results = []
     for method in frame.analysis.call_targets(path, call.method):
         receiver = frame.analysis.instances.self_of(method)
         results.append(frame.analysis.call(frame, method, [receiver, *call.args], call.kwargs))
-    if not results:
-        frame.record_unknown_call(call.args, call.kwargs)
-    return join_all(results)
+    return results
 
 
 def _call_item(frame: Frame, call: Call, table: Value) -> Value:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _PROGRESS_BARS = frozenset({"TQDM", "tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 _COPIES = frozenset({"deepcopy", "copy"})
 _CHAINS = frozenset({"chain", "cycle", "islice"})
+_ANY_OBJECT = frozenset({"pickle.load", "pickle.loads"})
+"""Functions of the standard library that may return an object of any class."""
 _DRAWS = frozenset({"choice", "choices", "sample"})
 _DRAWS_ONE = frozenset({"choice", "randint", "integers"})
 """Functions of `numpy.random` that draw one element, or one number, unless they are given a size."""
@@ -154,7 +156,7 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
     if root == "torch":
         return call_torch(frame, parts.rest, call)
     if root in python_api.HOST_MODULES:
-        return _call_standard_library(last, call)
+        return UNKNOWN if parts.dotted in _ANY_OBJECT else _call_standard_library(last, call)
     if root in python_api.ARRAY_MODULES:
         return _call_array_library(root, last, call)
     if root == "torchtext" and last.endswith("Iterator") and last[:1].isupper():  # moves its batches itself

@@ -11,9 +11,11 @@ from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_st
 from gpusync_lint.domain.values import (
     ARRAY,
     ARRAY_ELEMENT,
+    COALESCED,
     GPU_ABSENT,
     GPU_PRESENT,
     HOST,
+    UNCOALESCED,
     UNKNOWN,
     Device,
     Gradient,
@@ -35,7 +37,9 @@ _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
 _HOST_KINDS = frozenset({Kind.HOST, Kind.FLAG})
 _EITHER = ({Kind.TENSOR, Kind.ARRAY}, {Kind.TENSOR, Kind.HOST})
 """Kinds of results of a function that takes tensors as well as other values: which one it is depends on the caller."""
-_BITWISE = frozenset({ast.BitAnd, ast.BitOr, ast.BitXor})
+_OF_BOOLEANS = frozenset({ast.BitAnd, ast.BitOr, ast.BitXor, ast.Mult, ast.Add})
+"""Operators whose result is a boolean tensor if both operands are."""
+_SCALING = frozenset({ast.Mult, ast.Div})
 
 
 @evaluates(ast.BinOp)
@@ -61,10 +65,13 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
 
 def _of_tensors(op: type[ast.operator], left: Value, right: Value) -> Value:
     value = combine(left, right)
-    boolean = op in _BITWISE and left.boolean and right.boolean
+    boolean = op in _OF_BOOLEANS and left.boolean and right.boolean
     gradient = multiplied_gradient(left, right) if op is ast.MatMult else value.gradient
     certain = value.certain and (left.kind is right.kind or (left.certain and right.certain))
-    return tensor(value.device, certain, value.zero_dim, boolean, gradient=gradient)
+    result = tensor(value.device, certain, value.zero_dim, boolean, gradient=gradient)
+    if op in _SCALING and left.ref in (COALESCED, UNCOALESCED) and right.kind is Kind.HOST:
+        return result._replace(ref=left.ref)
+    return result
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:
@@ -137,6 +144,9 @@ def _compared(values: list[Value]) -> Value:
     if tensors:
         result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
         certain = all(value.certain for value in tensors)
+        # What a 0-dimensional tensor is compared with is a number, if nothing is known about it.
+        if result.zero_dim is None and tensors[0].zero_dim and Kind.UNKNOWN in (values[0].kind, values[-1].kind):
+            result = result._replace(zero_dim=True)
         return result._replace(boolean=True, certain=certain, gradient=Gradient.NONE)
     for value in values:
         if value.kind is Kind.FOREIGN:
