@@ -20,7 +20,7 @@ import torch
 
 TABLE = Path(__file__).parents[1] / "lint" / "gpusync_lint" / "catalogue" / "torch_signatures.json"
 
-_NAMESPACES: tuple[tuple[str, Any, str], ...] = (
+NAMESPACES: tuple[tuple[str, Any, str], ...] = (
     ("torch", torch, ""),
     ("torch.nn.functional", torch.nn.functional, ""),
     ("torch.linalg", torch.linalg, "linalg_"),
@@ -29,7 +29,7 @@ _NAMESPACES: tuple[tuple[str, Any, str], ...] = (
     ("torch.Tensor", torch.Tensor, ""),
 )
 """Dotted name, object, and what its functions are called in the schemas before their own name."""
-_BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType)
+BUILTIN = (types.BuiltinFunctionType, types.MethodDescriptorType)
 _NO_OPERATOR = frozenset({"tensor"})
 """Functions whose namesake among the schemas is something else, of TorchScript."""
 _SETTINGS = frozenset({"dtype", "layout", "memory_format", "device", "generator"})
@@ -113,7 +113,7 @@ def table() -> dict[str, list[str]]:
         if namespace == "aten":
             schemas[name].append(schema)
     found: dict[str, list[str]] = {}
-    for dotted, owner, prefix in _NAMESPACES:
+    for dotted, owner, prefix in NAMESPACES:
         for name in sorted(vars(owner) if owner is not torch.Tensor else dir(owner)):
             function = getattr(owner, name, None)
             operator = name if prefix and name.startswith(prefix) else prefix + name
@@ -121,7 +121,7 @@ def table() -> dict[str, list[str]]:
                 continue
             is_method = owner is torch.Tensor
             rows = signatures(schemas[operator], is_method)
-            if not isinstance(function, _BUILTIN):
+            if not isinstance(function, BUILTIN):
                 rows = renamed(function, rows, is_method)
             if any(part.endswith((":n", ":l", ":d")) for row in rows for part in row.replace("|", " ").split()):
                 found[f"{dotted}.{name}"] = rows
