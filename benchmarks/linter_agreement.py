@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpusync.model.measurement import RawSync
 
 PRELUDE = """\
-import collections, copy, functools, heapq, itertools, json, logging, math, operator, random, statistics, time
+import collections, copy, functools, heapq, io, itertools, json, logging, math, operator, random, statistics, time
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -33,6 +33,10 @@ from torch import nn
 dev = "cuda"
 model = nn.Linear(4, 4).to(dev)
 sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
+log = logging.getLogger("programs")
+log.propagate = False
+log.setLevel(logging.INFO)
+log.handlers[:] = [logging.StreamHandler(io.StringIO())]
 """
 """Names of all programs."""
 OUTCOMES = ("agree", "missed", "false", "refused")

@@ -2,8 +2,8 @@
 
     python benchmarks/number_operators.py [--every N] [--only TEXT] [--list OUTCOME]... [--json OUT]
 
-For each public function of torch, torch.nn.functional, torch.linalg, torch.special and torch.fft, and each method of a
-tensor, that takes a number, a bool or a list of numbers, by torch's schemas or by the annotations of a function written
+For each public function of torch, torch.nn.functional, torch.linalg, torch.special, torch.fft, torch.nn.init and
+torch.nn.utils, and each method of a tensor, that takes a number, a bool or a list of numbers, by torch's schemas or by the annotations of a function written
 in Python: one program for each such argument, in which a device tensor is passed as that number. Three forms: a
 0-dimensional tensor, a tensor of one element, and for lists a 0-dimensional tensor in the list. Arguments that torch
 accepts for the others are found by trying: the call has to work on the CPU and, with the number in the tensor's place,
@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from linter_agreement import OUTCOMES, PRELUDE, Outcome, Program, compare
-from torch_signatures import BUILTIN, NAMESPACES
+from torch_signatures import BUILTIN, NAMESPACES, annotation, implementation
 
 from pytest_gpusync.simulated import simulated_cuda
 
@@ -67,6 +67,8 @@ _CANDIDATES = {
 _TYPES = {
     "Tensor": "tensor",
     "List[Tensor]": "tensors",
+    "Tensor | List[Tensor]": "tensors",
+    "Union[Tensor, Iterable[Tensor]]": "tensors",
     "str": "str",
     "int": "int",
     "SymInt": "int",
@@ -76,11 +78,8 @@ _TYPES = {
     "bool": "bool",
     "List[int]": "list",
     "List[float]": "list",
-    "BroadcastingList1[int]": "list",
-    "BroadcastingList2[int]": "list",
-    "BroadcastingList3[int]": "list",
-    "list[int]": "list",
-    "Union[int, list[int]]": "list",
+    "int or List[int]": "list",
+    "int | List[int]": "list",
 }
 NUMBERS = frozenset({"int", "float", "number", "bool", "list"})
 _SETTINGS = frozenset({"dtype", "layout", "memory_format", "device", "generator", "out", "pin_memory", "requires_grad"})
@@ -147,46 +146,39 @@ def _of_schema(schema: Any, is_method: bool) -> list[Parameter]:
 def _annotated(function: Any, is_method: bool) -> list[list[Parameter]]:
     """The one signature of a function written in Python, if its module is torch's and its parameters are annotated."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = list(inspect.signature(implementation(function)).parameters.values())
     except (TypeError, ValueError):
         return []
     if not str(getattr(function, "__module__", "")).startswith("torch") or not parameters:
         return []
     found = []
-    for number, one in enumerate(parameters):
-        if one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
-            continue
-        written = one.annotation if isinstance(one.annotation, str) else getattr(one.annotation, "__name__", "")
-        if not isinstance(one.annotation, (str, type)):
-            written = str(one.annotation).replace("torch.", "").replace("typing.", "")
-        if is_method and number == 0:
-            written = "Tensor"
-        default = None if one.default is one.empty else repr(one.default)
-        if written in ("", "_empty") and default is not None:
-            written = type(one.default).__name__
-        found.append(Parameter(one.name, _type(one.name, written), default, one.kind is one.KEYWORD_ONLY))
+    for place, one in enumerate(parameters):
+        if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD) and not one.name.startswith("_"):
+            default = None if one.default is one.empty else repr(one.default)
+            written = "Tensor" if is_method and place == 0 else annotation(one)
+            found.append(Parameter(one.name, _type(one.name, written), default, one.kind is one.KEYWORD_ONLY))
     return [found]
 
 
 def _type(name: str, written: str) -> str:
     if name in _SETTINGS:
         return "other"
-    plain = re.sub(r"^Optional\[(.*)\]$", r"\1", written.replace(" | None", ""))
+    plain = re.sub(r"^Optional\[(.*)\]$", r"\1", written)
     found = _TYPES.get(plain, "other")
     return "tensor?" if found == "tensor" and plain != written else found
 
 
-def call(dotted: str, parameters: list[Parameter], given: dict[str, str]) -> str:
-    """A call with these arguments: the required ones by position, the others by name."""
-    by_position = [given[one.name] for one in parameters if one.default is None and not one.keyword_only]
-    by_name = [
-        f"{one.name}={given[one.name]}"
-        for one in parameters
-        if one.name in given and (one.default is not None or one.keyword_only)
-    ]
+def call(dotted: str, parameters: list[Parameter], given: dict[str, str], by_position: int = 0) -> str:
+    """A call with these arguments: the required ones and the first `by_position` by position, the others by name."""
+    first, named = [], []
+    for place, one in enumerate(parameters):
+        if (one.default is None or place < by_position) and not one.keyword_only:
+            first.append(given.get(one.name, one.default or ""))
+        elif one.name in given:
+            named.append(f"{one.name}={given[one.name]}")
     if dotted.startswith("torch.Tensor."):
-        return f"{by_position[0]}.{dotted[len('torch.Tensor.') :]}({', '.join(by_position[1:] + by_name)})"
-    return f"{dotted}({', '.join(by_position + by_name)})"
+        return f"{first[0]}.{dotted[len('torch.Tensor.') :]}({', '.join(first[1:] + named)})"
+    return f"{dotted}({', '.join(first + named)})"
 
 
 def _works(source: str, names: dict[str, Any]) -> bool:
@@ -233,25 +225,33 @@ def programs(dotted: str, parameters: list[Parameter], names: dict[str, Any]) ->
     scope = dict(names)
     exec(setup, scope)
     found = []
-    for one in parameters:
+    for place, one in enumerate(parameters):
         if one.type not in NUMBERS:
             continue
-        number = next(
-            (each for each in _numbers(one, given) if _works(f"y = {call(dotted, parameters, {**given, one.name: each})}", scope)),
-            None,
-        )
-        if number is None:
-            continue
-        value = eval(number)
-        rest = list(value[1:]) if isinstance(value, (list, tuple)) else []
-        first = value[0] if isinstance(value, (list, tuple)) else value
-        forms = [("n", first), ("n", [first])]
-        if one.type == "list":
-            forms.append((f"[{', '.join(['n', *map(repr, rest)])}]", first))
-        for form, data in forms:
-            statement = f"y = {call(dotted, parameters, {**given, one.name: form})}"
-            found.append(Program(statement, f"{setup}n = torch.tensor({data}, device=dev)\n"))
+        for number in _numbers(one, given):
+            if _works(f"y = {call(dotted, parameters, {**given, one.name: number})}", scope):
+                found += _with_tensor(dotted, parameters, given, place, eval(number), setup)
+                break
     return found
+
+
+def _with_tensor(
+    dotted: str, parameters: list[Parameter], given: dict[str, str], place: int, number: Any, setup: str
+) -> Iterator[Program]:
+    """Programs that pass a tensor for the number at one place."""
+    one = parameters[place]
+    several = isinstance(number, (list, tuple))
+    first, *rest = number if several else [number]
+    calls = [(call(dotted, parameters, {**given, one.name: "n"}), data) for data in (first, [first])]
+    if one.type == "list":
+        written = ", ".join(["n", *map(repr, rest)])
+        calls.append((call(dotted, parameters, {**given, one.name: f"[{written}]"}), first))
+        if several and one.default is None and place == len(parameters) - 1:  # `x.view(n, 4)`
+            calls.append((call(dotted, parameters, {**given, one.name: written}), first))
+    if one.default is not None and not one.keyword_only:
+        calls.append((call(dotted, parameters, {**given, one.name: "n"}, by_position=place + 1), first))
+    for written, data in calls:
+        yield Program(f"y = {written}", f"{setup}n = torch.tensor({data}, device=dev)\n")
 
 
 def all_programs(every: int = 1, only: str = "") -> tuple[list[Program], list[str]]:

@@ -148,10 +148,12 @@ def raise_error(frame: Frame, node: ast.Raise) -> None:
 
 @executes(ast.Delete)
 def delete(frame: Frame, node: ast.Delete) -> None:
-    """`del name`."""
+    """`del name`, `del items[i]`."""
     for target in node.targets:
         if isinstance(target, ast.Name):
             frame.store.set(target.id, UNKNOWN)
+        elif isinstance(target, ast.Subscript):
+            frame.eval(target)
 
 
 @executes(ast.Match)
