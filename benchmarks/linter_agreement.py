@@ -20,6 +20,7 @@ from gpusync_lint.run import engine
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import CodeType
 
     from pytest_gpusync.model.measurement import RawSync
 
@@ -64,9 +65,8 @@ class Outcome(NamedTuple):
 
 def compare(programs: Sequence[Program]) -> list[Outcome]:
     """What the linter and the simulated device, which has to be switched on, say of each program."""
-    names: dict[str, Any] = {}
-    exec(PRELUDE, names)
-    ran = [_run(program, names) for program in programs]
+    prelude = compile(PRELUDE, "<prelude>", "exec")
+    ran = [_run(program, prelude) for program in programs]
     found: list[list[str]] = []
     for start in range(0, len(programs), _PER_FILE):
         found += _linted(programs[start : start + _PER_FILE])
@@ -81,17 +81,18 @@ def _outcome(program: Program, ran: list[str] | Exception, codes: list[str]) -> 
     return Outcome(program, "missed", " ".join(ran)) if ran else Outcome(program, "false", " ".join(codes))
 
 
-def _run(program: Program, names: dict[str, Any]) -> list[str] | Exception:
+def _run(program: Program, prelude: CodeType) -> list[str] | Exception:
     """The kinds of the syncs that the statement makes once it is warm, or what it raises."""
     from pytest_gpusync.simulated.base import sync_events
 
     syncs: list[RawSync] = []
-    scope = dict(names)
+    scope: dict[str, Any] = {}
     code = compile(f"for step in range(1):\n{textwrap.indent(program.statement, '    ')}", "<program>", "exec")
     sync_events.subscribe(syncs.append)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
+            exec(prelude, scope)
             exec(program.setup, scope)
             for _ in range(_TURNS):
                 syncs.clear()

@@ -3,11 +3,11 @@
     python benchmarks/number_operators.py [--every N] [--only TEXT] [--list OUTCOME]... [--json OUT]
 
 For each public function of torch, torch.nn.functional, torch.linalg, torch.special, torch.fft, torch.nn.init and
-torch.nn.utils, and each method of a tensor, that takes a number, a bool or a list of numbers, by torch's schemas or by the annotations of a function written
-in Python: one program for each such argument, in which a device tensor is passed as that number. Three forms: a
-0-dimensional tensor, a tensor of one element, and for lists a 0-dimensional tensor in the list. Arguments that torch
-accepts for the others are found by trying: the call has to work on the CPU and, with the number in the tensor's place,
-on the device. A program is
+torch.nn.utils, and each method of a tensor, that takes a number, a bool or a list of numbers, by torch's schemas or by
+the annotations of a function written in Python: programs for each such argument, in which a device tensor is passed as
+that number. It is a 0-dimensional tensor (by name, and by position), or one of one element, and for lists also an item
+of the list. Arguments that torch accepts for the others are found by trying: the call has to work on the CPU. A program
+is
 
     agree     the linter and the simulated device say the same
     missed    the host waits, and the linter has no warning
@@ -62,7 +62,19 @@ _CANDIDATES = {
     "bool": ("False", "True"),
     "str": ("'mean'", "'sum'", "'amax'", "'reflect'"),
     "tensors": ("[torch.rand(4, 4, device=dev), torch.rand(4, 4, device=dev)]",),
-    "list": ("[1]", "[1, 1]", "[0]", "[4]", "[2, 2]", "[4, 4]", "[1, 1, 1]", "[1, 1, 1, 1]", "[0, 1]", "[16]", "[2, 2, 4]"),
+    "list": (
+        "[1]",
+        "[1, 1]",
+        "[0]",
+        "[4]",
+        "[2, 2]",
+        "[4, 4]",
+        "[1, 1, 1]",
+        "[1, 1, 1, 1]",
+        "[0, 1]",
+        "[16]",
+        "[2, 2, 4]",
+    ),
 }
 _TYPES = {
     "Tensor": "tensor",
@@ -294,7 +306,12 @@ def main() -> int:
 
 
 def _row(one: Outcome) -> dict[str, str]:
-    return {"statement": one.program.statement, "setup": one.program.setup, "verdict": one.verdict, "reason": one.reason}
+    return {
+        "statement": one.program.statement,
+        "setup": one.program.setup,
+        "verdict": one.verdict,
+        "reason": one.reason,
+    }
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ counts = torch.arange(1, 9, device=dev)
 labels = torch.arange(8, device=dev)
 probs = torch.full((8,), 0.125, device=dev)
 array = np.ones(8)
+model(x[:, :4]).sum().backward()
 """
 
 INDEXING = """
@@ -263,6 +264,18 @@ random.seed(i)
 random.shuffle(items)
 time.sleep(s * 0)
 time.sleep(0)
+time.sleep(i * 0)
+bool([s])
+operator.truth([s])
+list(itertools.islice(v, 3))
+itertools.repeat(s)
+random.choices([s, s2])
+random.sample([s, s2], 1)
+statistics.fmean([1.0, 2.0])
+"abc".index("b", i)
+[1, 2, 3].index(2)
+[1, 2, 3].index(i)
+[1, 2, 3].count(i)
 copy.copy(s)
 copy.deepcopy(s)
 json.dumps(s.item())
@@ -748,7 +761,7 @@ torch.distributions.Laplace(s, s2, validate_args=False).rsample()
 torch.distributions.Poisson(s, validate_args=False).sample()
 torch.distributions.Multinomial(4, probs, validate_args=False).sample()
 torch.distributions.Independent(torch.distributions.Normal(v, v, validate_args=False), 1, validate_args=False)
-torch.distributions.kl_divergence(torch.distributions.Normal(s, s2, validate_args=False), torch.distributions.Normal(s2, s, validate_args=False))
+d = torch.distributions.Normal(s, s2, validate_args=False); torch.distributions.kl_divergence(d, d)
 torch.distributions.MultivariateNormal(probs, torch.eye(8, device=dev), validate_args=False)
 torch.distributions.MultivariateNormal(probs, scale_tril=torch.eye(8, device=dev), validate_args=False)
 torch.distributions.MultivariateNormal(probs, precision_matrix=torch.eye(8, device=dev), validate_args=False)
@@ -769,6 +782,12 @@ torch.distributions.Weibull(s, s2, validate_args=False)
 torch.distributions.Pareto(s, s2, validate_args=False)
 torch.distributions.NegativeBinomial(4, probs, validate_args=False)
 torch.distributions.ContinuousBernoulli(probs, validate_args=False)
+torch.distributions.Normal(probs, 1.0, validate_args=False)
+torch.distributions.Normal(0.0, probs, validate_args=False)
+torch.distributions.Normal(0.0, 1.0, validate_args=False)
+torch.distributions.HalfNormal(probs, validate_args=False)
+torch.distributions.Chi2(probs, validate_args=False)
+torch.distributions.InverseGamma(probs, probs, validate_args=False)
 torch.nn.functional.log_softmax(x, -1)
 torch.utils.data.TensorDataset(x)
 torch.nn.Embedding.from_pretrained(x)
@@ -822,21 +841,33 @@ GROUPS = {
     "operators": OPERATORS,
     "library": LIBRARY,
 }
-SCHEDULED = {
-    "an SGD with a rate on the device": ("opt = torch.optim.SGD(model.parameters(), lr=s)\nmodel(x[:, :4]).sum().backward()", "opt.step()"),
-    "an Adam with a rate on the device": ("opt = torch.optim.Adam(model.parameters(), lr=s)\nmodel(x[:, :4]).sum().backward()", "opt.step()"),
-    "a capturable Adam with a rate on the device": ("opt = torch.optim.Adam(model.parameters(), lr=s, capturable=True)\nmodel(x[:, :4]).sum().backward()", "opt.step()"),
-    "an SGD with a rate on the host": ("opt = torch.optim.SGD(model.parameters(), lr=0.1)\nmodel(x[:, :4]).sum().backward()", "opt.step()"),
+OBJECTS = {
+    "an SGD with a rate on the device": ("opt = torch.optim.SGD(model.parameters(), lr=s)", "opt.step()"),
+    "an Adam with a rate on the device": ("opt = torch.optim.Adam(model.parameters(), lr=s)", "opt.step()"),
+    "a capturable Adam with a rate on the device": (
+        "opt = torch.optim.Adam(model.parameters(), lr=s, capturable=True)",
+        "opt.step()",
+    ),
+    "an SGD with a rate on the host": ("opt = torch.optim.SGD(model.parameters(), lr=0.1)", "opt.step()"),
     "a scheduler of numbers": ("sched = torch.optim.lr_scheduler.StepLR(sgd, 10)", "sched.step()"),
     "a cosine scheduler": ("sched = torch.optim.lr_scheduler.CosineAnnealingLR(sgd, 10)", "sched.step()"),
     "a plateau of a tensor": ("plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)", "plateau.step(s)"),
     "a plateau of a number": ("plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(sgd)", "plateau.step(0.5)"),
     "the last rate": ("sched = torch.optim.lr_scheduler.StepLR(sgd, 10)", "sched.get_last_lr()"),
-    "a rate on the device that is set": ("opt = torch.optim.SGD(model.parameters(), lr=0.1)", "opt.param_groups[0]['lr'] = s"),
-    "a rate on the device that is printed": ("opt = torch.optim.SGD(model.parameters(), lr=s)", "print(opt.param_groups[0]['lr'])"),
-    "SGD with a momentum": ("opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)\nmodel(x[:, :4]).sum().backward()", "opt.step()"),
-    "AdamW fused": ("opt = torch.optim.AdamW(model.parameters(), fused=True)\nmodel(x[:, :4]).sum().backward()", "opt.step()"),
-    "an LSTM of a packed sequence": ("net = nn.LSTM(8, 4, batch_first=True).to(dev)", "net(nn.utils.rnn.pack_padded_sequence(x[None], [8], batch_first=True))"),
+    "a rate on the device that is set": (
+        "opt = torch.optim.SGD(model.parameters(), lr=0.1)",
+        "opt.param_groups[0]['lr'] = s",
+    ),
+    "a rate on the device that is printed": (
+        "opt = torch.optim.SGD(model.parameters(), lr=s)",
+        "print(opt.param_groups[0]['lr'])",
+    ),
+    "SGD with a momentum": ("opt = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "opt.step()"),
+    "AdamW fused": ("opt = torch.optim.AdamW(model.parameters(), fused=True)", "opt.step()"),
+    "an LSTM of a packed sequence": (
+        "net = nn.LSTM(8, 4, batch_first=True).to(dev)",
+        "net(nn.utils.rnn.pack_padded_sequence(x[None], [8], batch_first=True))",
+    ),
     "a batch norm": ("net = nn.BatchNorm1d(8).to(dev)", "net(x)"),
     "a dropout": ("net = nn.Dropout(0.5)", "net(x)"),
     "a loss": ("loss = nn.CrossEntropyLoss()", "loss(x, labels)"),
@@ -848,4 +879,23 @@ SCHEDULED = {
     "a normal that validates": ("d = torch.distributions.Normal(s, s2)", "d.log_prob(v)"),
     "a module moved": ("net = nn.Linear(4, 4)", "net.to(dev)"),
 }
-"""Statements with a set-up of their own."""
+"""Objects that are made before the loop, and what the loop does with them."""
+DIFFERENT = {
+    "[s, s2].index(s)": ("false", "Python compares an object with itself by identity"),
+    "s in [s]": ("false", "Python compares an object with itself by identity"),
+    "torch.isin(labels, idx)": ("false", "it waits where there are many elements to test for"),
+    "del items[i:i]": ("missed", "deleted slices are not judged"),
+    "items[slice(i)]": ("missed", "an object of `slice` is not followed"),
+    "list(filter(None, v))": ("missed", "the elements of a filter are not judged"),
+    "list(itertools.takewhile(lambda t: t > 0, v))": ("missed", "what a lambda returns to a library is not judged"),
+    "functools.reduce(max, [s, s2])": ("missed", "what a function passed to a library does is not judged"),
+    "s.__repr__()": ("missed", "called by its name"),
+    '(5).to_bytes(i, "little")': ("missed", "methods of numbers are not judged"),
+    "nn.Linear(i, 4)": ("missed", "the numbers of modules are in no schema"),
+    "nn.Dropout(s2)": ("missed", "the numbers of modules are in no schema"),
+    "nn.init.trunc_normal_(model.weight, std=0.02)": ("missed", "it waits from torch 2.13 on only"),
+    "print(opt.param_groups[0]['lr'])": ("missed", "the groups of an optimizer are not followed"),
+}
+"""Statements about which the linter is known to be wrong, each with what it says and why."""
+DIFFERENT_OPERATORS: dict[str, tuple[str, str]] = {}
+"""The same for the programs that are made from torch's schemas."""

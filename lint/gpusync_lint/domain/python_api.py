@@ -34,7 +34,9 @@ CONVERSIONS = frozenset(
         "statistics.median_high", "statistics.median_low", "torch.manual_seed",
     }
 )  # fmt: skip
-"""Functions that convert tensors among their arguments, or in a list that they are given, to numbers; beside `math`."""
+"""Functions that convert the tensors among their arguments to numbers, beside those of `math`."""
+TAKE_ITEMS = frozenset({"itertools.islice", "itertools.repeat", "random.choices", "random.sample"})
+"""Those of them whose first argument is not read."""
 COMPUTED = frozenset({"math.prod"})
 """Functions of `math` that only multiply, which tensors do on the device."""
 ORDERING = frozenset(

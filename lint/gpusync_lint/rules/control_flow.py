@@ -138,7 +138,10 @@ class BuiltinComparison(Rule):
         args = positional(node)
         if isinstance(node.func, ast.Attribute) and method(node) in _SEARCHES:
             inside = context.value(node.func.value)
-            confidence = context.truth_confidence(element(inside)) if inside.kind in _SEQUENCES else None
+            if inside.kind not in _SEQUENCES:
+                return
+            found = [context.truth_confidence(value) for value in (element(inside), *map(context.value, args))]
+            confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
         elif dotted not in _OVER_ITEMS and dotted not in python_api.ORDERING:
             return
         elif len(args) == 1:
@@ -161,7 +164,9 @@ class BuiltinComparison(Rule):
     def _comparison(self, node: ast.Compare, context: RuleContext) -> Iterator[Report]:
         operands = [context.value(node.left), *map(context.value, node.comparators)]
         operator = node.ops[0]
-        if any(isinstance(value.const, str) for value in operands) or isinstance(node.comparators[0], (ast.Set, ast.Dict)):
+        if any(isinstance(value.const, str) for value in operands):
+            return
+        if isinstance(node.comparators[0], (ast.Set, ast.Dict)):
             return  # tensors are hashed by identity
         if isinstance(operator, (ast.In, ast.NotIn)):
             inside = operands[1]

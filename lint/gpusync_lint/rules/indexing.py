@@ -178,7 +178,10 @@ class IndexWrite(Rule):
     INVALID: ClassVar = (
         "y = torch.zeros(4, device=dev)\ny[0] = 1.0",
         "y = torch.full((4, 4), 1.0, device=dev)\ny[0, len(lst)] = 2",
-        "x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)", "x.index_put((m,), s)",
+        "x[m] = s",
+        "x[idx] = 1.0",
+        "x.index_put_((m,), s)",
+        "x.index_put((m,), s)",
     )
 
     def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
@@ -230,8 +233,13 @@ def _rank(made: ast.Call, context: RuleContext) -> int | None:
         return None
     if isinstance(sizes, (ast.Tuple, ast.List)):
         return None if any(isinstance(one, ast.Starred) for one in sizes.elts) else len(sizes.elts)
-    sized = [context.value(one).kind is Kind.HOST for one in made.args]
-    return len(made.args) if sized and all(sized) and name != "full" else None
+    if name == "full" or not all(context.value(one).kind is Kind.HOST for one in made.args):
+        return None
+    # A single argument may be a shape, unless it is seen to be a number.
+    is_sized = isinstance(context.value(sizes).const, int) or isinstance(sizes, ast.BinOp)
+    is_sized = is_sized or (isinstance(sizes, ast.Subscript) and not isinstance(sizes.slice, ast.Slice))
+    is_length = isinstance(sizes, ast.Call) and bool(sizes.args)
+    return len(made.args) if len(made.args) > 1 or is_sized or is_length else None
 
 
 def _less(first: Confidence, second: Confidence | None) -> Confidence:

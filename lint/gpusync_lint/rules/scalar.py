@@ -34,14 +34,23 @@ _SEQUENCES = frozenset({Kind.TUPLE, Kind.LIST})
 _CONVERSIONS = frozenset({f"builtins.{name}" for name in ("bool", "complex", "float", "int")})
 """What `map` may be told to convert tensors with."""
 _FROM_NUMBERS = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.FloatTensor", "torch.LongTensor"})
-_TEXT_METHODS = frozenset({"center", "ljust", "rjust", "zfill", "split", "rsplit", "startswith", "endswith", "find", "index"})
+_TEXT_METHODS = frozenset(
+    {"center", "ljust", "rjust", "zfill", "split", "rsplit", "startswith", "endswith", "find", "index"}
+)
 
 
 class ScalarConversion(Rule):
     """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, `map(float, t)`, and `torch.tensor` of device scalars."""
 
     nodes = (ast.Call,)
-    calls = (*sorted(python_api.CONVERSIONS), "builtins.map", "math.*", *sorted(_FROM_NUMBERS), "new_tensor", *sorted(_TEXT_METHODS))
+    calls = (
+        *sorted(python_api.CONVERSIONS),
+        "builtins.map",
+        "math.*",
+        *sorted(_FROM_NUMBERS),
+        "new_tensor",
+        *sorted(_TEXT_METHODS),
+    )
     barriers = ("scalar-conversion", "tensor-of-scalars")
     VALID: ClassVar = (
         "float(3)",
@@ -78,11 +87,8 @@ class ScalarConversion(Rule):
                 confidence = context.confidence(element(context.value(node.args[1])))
                 if confidence is not None:
                     yield Report("scalar-conversion", node, confidence)
-        elif dotted in python_api.CONVERSIONS or (dotted.startswith("math.") and dotted not in python_api.COMPUTED):
+        elif _is_conversion(dotted) or _is_method_of_text(node, context):
             yield from self._conversion(node, dotted, context)
-        elif method(node) in _TEXT_METHODS and isinstance(node.func, ast.Attribute):
-            if isinstance(context.value(node.func.value).const, str):
-                yield from self._conversion(node, dotted, context)
 
     def _tensor_of_scalars(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         data = next(iter(positional(node)), None)
@@ -94,15 +100,28 @@ class ScalarConversion(Rule):
 
     def _conversion(self, node: ast.Call, dotted: str, context: RuleContext) -> Iterator[Report]:
         given = arguments(node)
-        for arg in given:
+        for arg in given[1:] if dotted in python_api.TAKE_ITEMS else given:
             value = context.value(arg)
-            if value.kind in _SEQUENCES:
+            if value.kind in _SEQUENCES and dotted.startswith(("math.", "statistics.")):
                 value = element(value)
             confidence = context.truth_confidence(value) if dotted == "builtins.range" else context.confidence(value)
             if confidence is not None:
                 is_float = dotted == "builtins.float" and given == node.args
                 yield Report("scalar-conversion", node, confidence, fix=defer(node, arg, context) if is_float else None)
                 return
+
+
+def _is_conversion(dotted: str) -> bool:
+    return dotted in python_api.CONVERSIONS or (dotted.startswith("math.") and dotted not in python_api.COMPUTED)
+
+
+def _is_method_of_text(node: ast.Call, context: RuleContext) -> bool:
+    func = node.func
+    return (
+        isinstance(func, ast.Attribute)
+        and func.attr in _TEXT_METHODS
+        and isinstance(context.value(func.value).const, str)
+    )
 
 
 class TensorAsNumber(Rule):

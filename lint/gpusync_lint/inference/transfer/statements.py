@@ -148,12 +148,10 @@ def raise_error(frame: Frame, node: ast.Raise) -> None:
 
 @executes(ast.Delete)
 def delete(frame: Frame, node: ast.Delete) -> None:
-    """`del name`, `del items[i]`."""
+    """`del name`."""
     for target in node.targets:
         if isinstance(target, ast.Name):
             frame.store.set(target.id, UNKNOWN)
-        elif isinstance(target, ast.Subscript):
-            frame.eval(target)
 
 
 @executes(ast.Match)
