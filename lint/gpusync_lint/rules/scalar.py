@@ -22,7 +22,7 @@ from gpusync_lint.rules.base.context import (
 from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpusync_lint.catalogue.signatures import Signature
     from gpusync_lint.model.levels import Confidence
@@ -84,7 +84,7 @@ class ScalarConversion(Rule):
             yield from self._tensor_of_scalars(node, context)
         elif dotted == "builtins.map":
             if len(node.args) == 2 and context.qualified_name(node.args[0]) in _CONVERSIONS:
-                confidence = context.confidence(element(context.value(node.args[1])))
+                confidence = context.truth_confidence(element(context.value(node.args[1])))
                 if confidence is not None:
                     yield Report("scalar-conversion", node, confidence)
         elif _is_conversion(dotted) or _is_method_of_text(node, context):
@@ -94,7 +94,9 @@ class ScalarConversion(Rule):
         data = next(iter(positional(node)), None)
         if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):  # `[t] * n`
             data = data.left
-        confidence = _inside(context, context.value(data), 0)
+        # What a list holds that is not written here may be numbers, unless it is known better.
+        judge = context.confidence if isinstance(data, (ast.List, ast.Tuple)) else context.truth_confidence
+        confidence = _inside(context.value(data), judge, 0)
         if confidence is not None:
             yield Report("tensor-of-scalars", node, confidence)
 
@@ -297,10 +299,10 @@ def _holds_tensor(value: Value) -> bool:
     return value.on_device or (value.kind in _SEQUENCES and any(item.on_device for item in contents(value)))
 
 
-def _inside(context: RuleContext, value: Value, depth: int) -> Confidence | None:
+def _inside(value: Value, judge: Callable[[Value], Confidence | None], depth: int) -> Confidence | None:
     """The confidence that a list, or a list in it, holds a tensor on the device; None if it is no list."""
     if value.kind not in _SEQUENCES or depth > _DEPTH:
         return None
     inside = contents(value)
-    found = [context.confidence(item) or _inside(context, item, depth + 1) for item in inside]
+    found = [judge(item) or _inside(item, judge, depth + 1) for item in inside]
     return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
