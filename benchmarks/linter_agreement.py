@@ -33,6 +33,7 @@ from torch import nn
 
 dev = "cuda"
 model = nn.Linear(4, 4).to(dev)
+model(torch.ones(1, 4, device=dev)).sum().backward()
 sgd = torch.optim.SGD(model.parameters(), lr=1e-6)
 log = logging.getLogger("programs")
 log.propagate = False

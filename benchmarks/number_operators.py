@@ -76,6 +76,8 @@ _CANDIDATES = {
         "[2, 2, 4]",
     ),
 }
+_BY_NAME = {"dtype": ("torch.float32",), "parameters": ("list(model.parameters())",)}
+"""Candidates for parameters of these names. The gradients of parameters are what some functions look at."""
 _TYPES = {
     "Tensor": "tensor",
     "List[Tensor]": "tensors",
@@ -208,7 +210,7 @@ def arguments(dotted: str, parameters: list[Parameter], names: dict[str, Any]) -
     optional = [one for one in parameters if one.default == "None" and one.type in ("int", "float", "number", "list")]
     for added in ([], *([one] for one in optional)):
         wanted = [*required, *added]
-        choices = [_CANDIDATES.get(one.type, ("torch.float32",) if one.name == "dtype" else ()) for one in wanted]
+        choices = [_BY_NAME.get(one.name) or _CANDIDATES.get(one.type, ()) for one in wanted]
         for chosen in itertools.islice(itertools.product(*choices), _MOST_TRIES):
             given = {one.name: source for one, source in zip(wanted, chosen, strict=True)}
             if _works(f"y = {call(dotted, parameters, given)}", names):

@@ -62,9 +62,11 @@ _UNREAD = {
     "*_with_indices": frozenset({"return_indices"}),
     "embedding": frozenset({"norm_type"}),
     "embedding_bag": frozenset({"norm_type", "include_last_offset"}),
+    "fuse_*_bn_weights": frozenset({"bn_eps"}),
     "gumbel_softmax": frozenset({"tau"}),
     "local_response_norm": frozenset({"alpha", "beta", "k"}),
     "normalize": frozenset({"eps"}),
+    "orthogonal_": frozenset({"gain"}),
 }
 """Parameters of functions written in Python that are not read, or only together with another one, by name of function.
 

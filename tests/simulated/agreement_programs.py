@@ -21,7 +21,6 @@ counts = torch.arange(1, 9, device=dev)
 labels = torch.arange(8, device=dev)
 probs = torch.full((8,), 0.125, device=dev)
 array = np.ones(8)
-model(x[:, :4]).sum().backward()
 """
 
 INDEXING = """
@@ -897,5 +896,9 @@ DIFFERENT = {
     "print(opt.param_groups[0]['lr'])": ("missed", "the groups of an optimizer are not followed"),
 }
 """Statements about which the linter is known to be wrong, each with what it says and why."""
-DIFFERENT_OPERATORS: dict[str, tuple[str, str]] = {}
+DIFFERENT_OPERATORS = {
+    "y = torch.histogramdd(t0, [n, 1, 1, 1])": ("missed", "the list could be one of tensors"),
+    "y = torch.isin(t0, n)": ("false", "it waits where there are many elements to test for"),
+    "y = torch.sparse_coo_tensor(n)": ("missed", "the call could be one with indices"),
+}
 """The same for the programs that are made from torch's schemas."""
