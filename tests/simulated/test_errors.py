@@ -28,6 +28,11 @@ def test_mixed_devices(cuda, operation):
         operation(torch.ones(2, 2, device=cuda), torch.ones(2, 2))
 
 
+def test_a_host_tensor_takes_no_index_from_the_device(cuda):
+    with pytest.raises(RuntimeError, match="indices should be either on cpu or on the same device"):
+        torch.ones(4)[torch.arange(2, device=cuda)]
+
+
 def test_two_devices_are_not_one():
     with (
         simulated_cuda(devices=2),

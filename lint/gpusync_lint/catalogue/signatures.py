@@ -18,7 +18,7 @@ class Argument(NamedTuple):
     type: str
     """`t`: a tensor, `s`: several tensors, `n`: a number, `l`: several numbers, `d`: one number or several.
 
-    `o` is anything else.
+    `o` is anything else that no tensor can be passed for; of `x` nothing is known.
     """
 
 

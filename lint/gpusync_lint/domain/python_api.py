@@ -24,6 +24,25 @@ NUMPY_OF_NUMBERS = frozenset(
     }
 )  # fmt: skip
 """Functions of NumPy that return a number if their arguments are numbers."""
+CONVERSIONS = frozenset(
+    {
+        "builtins.float", "builtins.int", "builtins.complex", "builtins.bool", "builtins.range", "builtins.hex",
+        "builtins.bin", "builtins.oct", "builtins.chr", "builtins.bytes", "builtins.bytearray",
+        "itertools.islice", "itertools.repeat", "operator.index", "operator.not_", "operator.truth",
+        "random.choices", "random.randint", "random.randrange", "random.sample", "time.sleep",
+        "statistics.fmean", "statistics.geometric_mean", "statistics.harmonic_mean", "statistics.median",
+        "statistics.median_high", "statistics.median_low", "torch.manual_seed",
+    }
+)  # fmt: skip
+"""Functions that convert the tensors among their arguments to numbers, beside those of `math`."""
+TAKE_ITEMS = frozenset({"itertools.islice", "itertools.repeat", "random.choices", "random.sample"})
+"""Those of them whose first argument is not read."""
+COMPUTED = frozenset({"math.prod"})
+"""Functions of `math` that only multiply, which tensors do on the device."""
+ORDERING = frozenset(
+    {"heapq.heappush", "heapq.heappushpop", "heapq.heapreplace", "heapq.heapify", "heapq.nlargest", "heapq.nsmallest"}
+)
+"""Functions that compare the elements of a list with each other or with another argument."""
 LOGGERS = frozenset({"debug", "info", "warning", "warn", "error", "critical", "exception", "log"})
 """Methods of loggers."""
 TRACKERS = frozenset(

@@ -131,6 +131,29 @@ def _ctc_loss(node: ast.Call, args: list[ast.expr], function: bool, context: Rul
         yield Report("ctc-loss", node, confidence, highlight_name=not function)
 
 
+def _isin(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    tested = context.value(keyword(node, "test_elements") or (args[1] if len(args) > 1 else None))
+    if function and tested.kind is not Kind.HOST and tested.zero_dim is not True:
+        found = [context.confidence(context.value(arg)) for arg in arguments(node)]
+        confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
+        if confidence is not None:
+            yield Report("checked-arguments", node, confidence)
+
+
+def _normal(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    deviation = keyword(node, "std") or (args[1] if len(args) > 1 else None)
+    confidence = context.confidence(context.value(deviation))
+    if function and confidence is not None:
+        yield Report("checked-arguments", node, confidence)
+
+
+def _sparse_tensor(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    if function and len(args) == 2 and keyword(node, "size") is None:
+        confidence = context.confidence(context.value(args[0]))
+        if confidence is not None:
+            yield Report("checked-arguments", node, confidence)
+
+
 _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Iterator[Report]]] = {
     "repeat_interleave": _repeat_interleave,
     "one_hot": _one_hot,
@@ -138,6 +161,9 @@ _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Ite
     "clip_grad_norm_": _clip,
     "get_total_norm": _clip,
     "ctc_loss": _ctc_loss,
+    "isin": _isin,
+    "normal": _normal,
+    "sparse_coo_tensor": _sparse_tensor,
 }
 """By the last name of the callee. The arguments are the call, its positional arguments, and whether it is a function of
 torch, and not a method."""
@@ -166,9 +192,23 @@ class CallByShape(Rule):
 
     nodes = (ast.Call,)
     calls = tuple(_BY_SHAPE)
-    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
-    VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
-    INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
+    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss", "checked-arguments")
+    VALID: ClassVar = (
+        "x.repeat_interleave(2, 0)",
+        "F.one_hot(tgt, 256)",
+        "torch.where(m, x, x2)",
+        "torch.isin(idx, 3)",
+        "torch.normal(v, 1.0)",
+        "np.random.default_rng().normal(0, 1)",
+    )
+    INVALID: ClassVar = (
+        "x.repeat_interleave(counts, 0)",
+        "F.one_hot(tgt)",
+        "torch.where(m)",
+        "torch.isin(idx, li)",
+        "torch.normal(0.0, s)",
+        "torch.sparse_coo_tensor(idx[None], v[:32])",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, ClassVar
 
+from gpusync_lint.domain import python_api
 from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.values import Kind
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, positional
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, method, positional
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OVER_ITEMS = frozenset({"builtins.sorted", "builtins.any", "builtins.all", "builtins.max", "builtins.min"})
+_SEQUENCES = (Kind.LIST, Kind.TUPLE)
+_SEARCHES = frozenset({"count", "index", "remove"})
+"""Methods of lists that compare their argument with the elements."""
 
 
 class Condition(Rule):
@@ -54,8 +58,14 @@ def _leaves(node: ast.expr, context: RuleContext, barrier: str) -> Iterator[Repo
     value = context.value(node)
     confidence = context.truth_confidence(value)
     if confidence is not None:
-        # A truth test of a tensor with several elements raises an error, so the annotation is probably wrong.
-        whole = isinstance(node, (ast.Name, ast.Attribute)) and not value.zero_dim and not value.boolean
+        # A truth test of a tensor with several elements raises an error, so what says that it is one is probably wrong,
+        # unless the source shows where it was created.
+        whole = (
+            isinstance(node, (ast.Name, ast.Attribute))
+            and not value.zero_dim
+            and not value.boolean
+            and confidence is not Confidence.HIGH
+        )
         expected = barrier == "assert-on-tensor" and context.in_tests()  # tests are expected to read values
         yield Report(barrier, node, Confidence.LOW if whole or expected else confidence)
 
@@ -110,13 +120,13 @@ class BooleanOperator(Rule):
 
 
 class BuiltinComparison(Rule):
-    """`max(a, b)`, `sorted(tensors)`, `any(...)`, `t in items`, `a < t < b`."""
+    """`max(a, b)`, `sorted(tensors)`, `any(...)`, `t in items`, `a < t < b`, `items.index(t)`."""
 
     nodes = (ast.Call, ast.Compare)
-    calls = _OVER_ITEMS
+    calls = _OVER_ITEMS | python_api.ORDERING | _SEARCHES
     barriers = ("builtin-comparison",)
-    VALID: ClassVar = ("max(1, 2)", "sum([s, s2])", "x.max()", "1 in lst", "s < s2")
-    INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1")
+    VALID: ClassVar = ("max(1, 2)", "sum([s, s2])", "x.max()", "1 in lst", "s < s2", "si in {1, 2}", "lst.index(1)")
+    INVALID: ClassVar = ("max(s, s2)", "sorted([s, s2])", "any([s > 0])", "0 < s < 1", "max(v)", "[s, s2].index(s2)")
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Check a call or a comparison."""
@@ -125,14 +135,23 @@ class BuiltinComparison(Rule):
             return
         assert isinstance(node, ast.Call)
         dotted = context.qualified_name(node.func)
-        if dotted not in _OVER_ITEMS:
-            return
         args = positional(node)
-        if len(args) == 1:
+        if isinstance(node.func, ast.Attribute) and method(node) in _SEARCHES:
+            inside = context.value(node.func.value)
+            if inside.kind not in _SEQUENCES:
+                return
+            found = [context.truth_confidence(value) for value in (element(inside), *map(context.value, args))]
+            confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
+        elif dotted not in _OVER_ITEMS and dotted not in python_api.ORDERING:
+            return
+        elif len(args) == 1:
             inside = context.value(args[0])
-            if inside.kind not in (Kind.LIST, Kind.TUPLE):
+            if inside.kind not in (*_SEQUENCES, Kind.TENSOR):
                 return
             confidence = context.truth_confidence(element(inside))
+        elif dotted in python_api.ORDERING:
+            found = [context.truth_confidence(element(context.value(arg))) for arg in args]
+            confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
         elif dotted in ("builtins.max", "builtins.min"):
             found = [context.truth_confidence(context.value(arg)) for arg in args]
             sure = [item for item in found if item is not None]
@@ -147,6 +166,8 @@ class BuiltinComparison(Rule):
         operator = node.ops[0]
         if any(isinstance(value.const, str) for value in operands):
             return
+        if isinstance(node.comparators[0], (ast.Set, ast.Dict)):
+            return  # tensors are hashed by identity
         if isinstance(operator, (ast.In, ast.NotIn)):
             inside = operands[1]
             values = [operands[0], element(inside) if inside.kind in (Kind.LIST, Kind.TUPLE) else inside]

@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _NORMAL = ("Normal", "LogNormal", "HalfNormal")
 """Distributions that draw with `torch.normal`."""
+_NEVER_SILENT = frozenset(
+    {
+        "Chi2", "ContinuousBernoulli", "FisherSnedecor", "HalfCauchy", "HalfNormal", "LKJCholesky",
+        "LowRankMultivariateNormal", "Multinomial", "OneHotCategorical", "OneHotCategoricalStraightThrough",
+        "RelaxedBernoulli", "RelaxedOneHotCategorical", "StudentT", "Wishart",
+    }
+)  # fmt: skip
+"""Distributions that create another one that validates its arguments, copy a number to the device, or factorize."""
 
 
 class Scaler(Rule):
@@ -63,21 +71,37 @@ class DistributionChecks(Rule):
 
     nodes = (ast.Call,)
     calls = ("torch.distributions.*", "log_prob", "class.__call__")
-    barriers = ("distribution-validation",)
-    VALID: ClassVar = ("torch.distributions.Normal(v, v, validate_args=False)",)
+    barriers = ("distribution-validation", "distribution-construction")
+    VALID: ClassVar = (
+        "torch.distributions.Normal(v, v, validate_args=False)",
+        "torch.distributions.Normal(0.0, 1.0, validate_args=False)",
+        "torch.distributions.MultivariateNormal(v, scale_tril=x, validate_args=False)",
+        (
+            "d = torch.distributions.Normal(v, v, validate_args=False)\n"
+            "torch.distributions.Independent(d, 1, validate_args=False)"
+        ),
+    )
     INVALID: ClassVar = (
         "d = torch.distributions.Normal(v, v)",
+        "d = torch.distributions.Normal(v, 1.0, validate_args=False)",
+        "d = torch.distributions.StudentT(v, v, v, validate_args=False)",
+        "d = torch.distributions.MultivariateNormal(v, x, validate_args=False)",
         "d = torch.distributions.Categorical(logits=x)\nd.log_prob(tgt)",
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
-        if "set_default_validate_args" in context.file.text and _VALIDATES_NOTHING.search(context.file.text):
-            return
+        text = context.file.text
+        off = "set_default_validate_args" in text and _VALIDATES_NOTHING.search(text) is not None
         dotted = context.qualified_name(node.func)
         if dotted.startswith("torch.distributions."):
-            if dotted.rpartition(".")[2][:1].isupper():
-                yield from self._report(context.value(node), node, context, False)
+            made = context.value(node)
+            if off or made.argument("validate_args").const is False:
+                yield from self._construction(made, node, context)
+            elif dotted.rpartition(".")[2][:1].isupper():
+                yield from self._report(made, node, context, False)
+        elif off:
+            return
         elif isinstance(node.func, ast.Attribute) and method(node) == "log_prob":
             made = context.value(node.func.value)
             if made.kind is Kind.UNKNOWN and "validate_args" not in context.file.text:
@@ -99,6 +123,18 @@ class DistributionChecks(Rule):
         ):
             confidence = Confidence.HIGH if made.device > Device.ASSUMED else Confidence.MEDIUM
             yield Report("distribution-validation", node, confidence, highlight_name=tail)
+
+    def _construction(self, made: Value, node: ast.Call, context: RuleContext) -> Iterator[Report]:
+        if made.kind is not Kind.DISTRIBUTION or made.device < Device.ASSUMED:
+            return
+        given = [context.value(arg) for arg in positional(node)]
+        given += [context.value(one.value) for one in node.keywords if one.arg != "validate_args"]
+        # Numbers beside tensors are copied to the device of the tensors.
+        mixed = any(value.on_device for value in given) and any(value.kind is Kind.HOST for value in given)
+        factored = made.ref == "MultivariateNormal" and keyword(node, "scale_tril") is None
+        if mixed or factored or made.ref in _NEVER_SILENT:
+            confidence = Confidence.HIGH if made.device > Device.ASSUMED else Confidence.MEDIUM
+            yield Report("distribution-construction", node, confidence)
 
 
 class DistributionSample(Rule):

@@ -71,19 +71,26 @@ class AnomalyDetection(Rule):
 
 
 class ReadingOptimizer(Rule):
-    """`step` of an optimizer that reads numbers of its parameters, or its learning rate."""
+    """`step` of an optimizer that reads numbers of its parameters, or its learning rate, which is checked at first."""
 
     nodes = (ast.Call,)
-    calls = ("step",)
-    barriers = ("reading-optimizer", "rate-on-device")
+    calls = ("step", "torch.optim.*")
+    barriers = ("reading-optimizer", "rate-on-device", "tensor-as-number")
     VALID: ClassVar = ("sgd.step()", "fused.step()")
     INVALID: ClassVar = (
         "torch.optim.Adafactor(model.parameters()).step()",
         "torch.optim.Adam(model.parameters(), lr=s).step()",
+        "torch.optim.Adam(model.parameters(), lr=s)",
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
+        if context.qualified_name(node.func):
+            made = context.value(node)
+            confidence = context.confidence(made.argument("lr")) if made.kind is Kind.OPTIMIZER else None
+            if confidence is not None:
+                yield Report("tensor-as-number", node, confidence)
+            return
         if method(node) != "step" or not isinstance(node.func, ast.Attribute):
             return
         receiver = context.value(node.func.value)

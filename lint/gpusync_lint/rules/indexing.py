@@ -8,12 +8,24 @@ from typing import TYPE_CHECKING, ClassVar
 from gpusync_lint.domain.training_idioms import BACKWARD, backward_of
 from gpusync_lint.domain.values import Device, Gradient, Kind, Value, is_number
 from gpusync_lint.model.levels import Confidence
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, indices, method, positional, stored_value
+from gpusync_lint.rules.base.context import (
+    Report,
+    Rule,
+    RuleContext,
+    indices,
+    keyword,
+    method,
+    positional,
+    stored_value,
+)
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_VECTORS = frozenset({"arange", "linspace", "logspace", "randperm"})
+_SIZED = frozenset({"empty", "full", "ones", "rand", "randn", "zeros"})
+"""Functions that create a tensor of the sizes that they are given."""
 _SURE_INDEX = (ast.List, ast.ListComp)
 
 
@@ -147,19 +159,36 @@ def _made(label: str, context: RuleContext) -> ast.Call | None:
 
 
 class IndexWrite(Rule):
-    """`x[mask] = tensor` and `x[index_tensor] = number`."""
+    """`x[mask] = tensor`, `x[index_tensor] = number`, and `v[0] = number`."""
 
     nodes = (ast.Subscript, ast.Call)
-    calls = ("index_put_",)
-    barriers = ("mask-write", "scalar-store")
-    VALID: ClassVar = ("x[m] = 0.0", "x[0] = 1.0", "x[idx] = s", "x.index_put_((idx,), s)")
-    INVALID: ClassVar = ("x[m] = s", "x[idx] = 1.0", "x.index_put_((m,), s)")
+    calls = ("index_put", "index_put_")
+    barriers = ("mask-write", "scalar-store", "element-store")
+    VALID: ClassVar = (
+        "x[m] = 0.0",
+        "x[0] = 1.0",
+        "x[idx] = s",
+        "x.index_put_((idx,), s)",
+        "y = torch.zeros(4, 4, device=dev)\ny[0] = 1.0",
+        "y = torch.zeros(x.shape, device=dev)\ny[0] = 1.0",
+        "y = torch.zeros(4)\ny[0] = 1.0",
+        "y = torch.zeros(4, device=dev)\ny[...] = 1.0",
+        "y = torch.zeros(4, device=dev)\ny[:1] = 1.0\ny[0] = s",
+    )
+    INVALID: ClassVar = (
+        "y = torch.zeros(4, device=dev)\ny[0] = 1.0",
+        "y = torch.full((4, 4), 1.0, device=dev)\ny[0, len(lst)] = 2",
+        "x[m] = s",
+        "x[idx] = 1.0",
+        "x.index_put_((m,), s)",
+        "x.index_put((m,), s)",
+    )
 
     def check(self, node: ast.Subscript | ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a subscript or a call."""
         if isinstance(node, ast.Call):
             args = positional(node)
-            if method(node) == "index_put_" and isinstance(node.func, ast.Attribute) and args:
+            if method(node) in self.calls and isinstance(node.func, ast.Attribute) and args:
                 inside = context.value(args[0])
                 mask = any(item.boolean for item in inside.items or ())
                 confidence = context.confidence(context.value(node.func.value))
@@ -184,6 +213,33 @@ class IndexWrite(Rule):
                 if index.on_device and mask is False and index.certain:
                     yield Report("scalar-store", target, confidence)
                     return
+        if value.kind is Kind.HOST and all(map(is_number, values)) and not any(map(_is_ellipsis, nodes)):
+            made = _made(target.value.id, context) if isinstance(target.value, ast.Name) else None
+            if made is not None and _rank(made, context) == len(indices(target)) == len(values):
+                yield Report("element-store", target, confidence)
+
+
+def _is_ellipsis(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
+
+
+def _rank(made: ast.Call, context: RuleContext) -> int | None:
+    """The number of dimensions of a new tensor, as far as the sizes in its call show it."""
+    name = context.qualified_name(made.func).removeprefix("torch.")
+    if name in _VECTORS:
+        return 1
+    sizes = keyword(made, "size") or (made.args[0] if made.args else None)
+    if name not in _SIZED or sizes is None or any(isinstance(one, ast.Starred) for one in made.args):
+        return None
+    if isinstance(sizes, (ast.Tuple, ast.List)):
+        return None if any(isinstance(one, ast.Starred) for one in sizes.elts) else len(sizes.elts)
+    if name == "full" or not all(context.value(one).kind is Kind.HOST for one in made.args):
+        return None
+    # A single argument may be a shape, unless it is seen to be a number.
+    is_sized = isinstance(context.value(sizes).const, int) or isinstance(sizes, ast.BinOp)
+    is_sized = is_sized or (isinstance(sizes, ast.Subscript) and not isinstance(sizes.slice, ast.Slice))
+    is_length = isinstance(sizes, ast.Call) and bool(sizes.args)
+    return len(made.args) if len(made.args) > 1 or is_sized or is_length else None
 
 
 def _less(first: Confidence, second: Confidence | None) -> Confidence:

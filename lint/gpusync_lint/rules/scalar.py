@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.catalogue import signatures
 from gpusync_lint.catalogue.signatures import Argument
+from gpusync_lint.domain import python_api
+from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.values import Device, Kind, Value, contents
 from gpusync_lint.rules.base.context import (
     Report,
@@ -14,29 +16,54 @@ from gpusync_lint.rules.base.context import (
     RuleContext,
     arguments,
     indices,
+    method,
     positional,
 )
 from gpusync_lint.rules.fixes.deferred_reads import defer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gpusync_lint.catalogue.signatures import Signature
     from gpusync_lint.model.levels import Confidence
 
 _SIZED = frozenset({"expand", "narrow", "new_empty", "new_full", "new_ones", "new_zeros", "repeat", "view"})
 """Methods that take sizes, and that hardly anything but a tensor has."""
+_DEPTH = 2
 _SEQUENCES = frozenset({Kind.TUPLE, Kind.LIST})
-_CONVERSIONS = frozenset({"float", "int", "complex", "bool", "range", "hex", "bin", "chr"})
+_CONVERSIONS = frozenset({f"builtins.{name}" for name in ("bool", "complex", "float", "int")})
+"""What `map` may be told to convert tensors with."""
+_FROM_NUMBERS = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.FloatTensor", "torch.LongTensor"})
+_TEXT_METHODS = frozenset(
+    {"center", "ljust", "rjust", "zfill", "split", "rsplit", "startswith", "endswith", "find", "index"}
+)
 
 
 class ScalarConversion(Rule):
-    """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, and `torch.tensor` of device scalars."""
+    """`float(t)`, `int(t)`, `range(t)`, `math.f(t)`, `map(float, t)`, and `torch.tensor` of device scalars."""
 
     nodes = (ast.Call,)
-    calls = (*(f"builtins.{name}" for name in sorted(_CONVERSIONS)), "math.*", "torch.tensor", "torch.as_tensor")
+    calls = (
+        *sorted(python_api.CONVERSIONS),
+        "builtins.map",
+        "math.*",
+        *sorted(_FROM_NUMBERS),
+        "new_tensor",
+        *sorted(_TEXT_METHODS),
+    )
     barriers = ("scalar-conversion", "tensor-of-scalars")
-    VALID: ClassVar = ("float(3)", "int(x.size(0))", "s.float()", "math.sqrt(2)", "torch.stack([s, s2])")
+    VALID: ClassVar = (
+        "float(3)",
+        "int(x.size(0))",
+        "s.float()",
+        "math.sqrt(2)",
+        "torch.stack([s, s2])",
+        "math.prod([s, s2])",
+        "list(map(abs, v))",
+        "torch.tensor([1.0])",
+        "random.uniform(0, s)",
+        "x.split(2)",
+    )
     INVALID: ClassVar = (
         "float(s)",
         "int(s)",
@@ -44,34 +71,59 @@ class ScalarConversion(Rule):
         "math.isnan(s)",
         "torch.tensor([s, s2])",
         "torch.tensor([s] * 2)",
+        "torch.tensor([[s], [s2]])",
+        "torch.LongTensor([si])",
+        "list(map(float, v))",
+        "'a b'.split(' ', si)",
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         dotted = context.qualified_name(node.func)
-        if dotted in ("torch.tensor", "torch.as_tensor"):
+        if dotted in _FROM_NUMBERS or (not dotted and method(node) == "new_tensor"):
             yield from self._tensor_of_scalars(node, context)
-        elif dotted.startswith("math.") or (dotted[:9] == "builtins." and dotted[9:] in _CONVERSIONS):
+        elif dotted == "builtins.map":
+            if len(node.args) == 2 and context.qualified_name(node.args[0]) in _CONVERSIONS:
+                confidence = context.truth_confidence(element(context.value(node.args[1])))
+                if confidence is not None:
+                    yield Report("scalar-conversion", node, confidence)
+        elif _is_conversion(dotted) or _is_method_of_text(node, context):
             yield from self._conversion(node, dotted, context)
 
     def _tensor_of_scalars(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         data = next(iter(positional(node)), None)
         if isinstance(data, ast.BinOp) and isinstance(data.op, ast.Mult):  # `[t] * n`
             data = data.left
-        if isinstance(data, (ast.List, ast.Tuple)) and context.value(data).kind in (Kind.LIST, Kind.TUPLE):
-            confidence = _any(context, context.value(data))
-            if confidence is not None:
-                yield Report("tensor-of-scalars", node, confidence)
+        # What a list holds that is not written here may be numbers, unless it is known better.
+        judge = context.confidence if isinstance(data, (ast.List, ast.Tuple)) else context.truth_confidence
+        confidence = _inside(context.value(data), judge, 0)
+        if confidence is not None:
+            yield Report("tensor-of-scalars", node, confidence)
 
     def _conversion(self, node: ast.Call, dotted: str, context: RuleContext) -> Iterator[Report]:
         given = arguments(node)
-        for arg in given:
+        for arg in given[1:] if dotted in python_api.TAKE_ITEMS else given:
             value = context.value(arg)
+            if value.kind in _SEQUENCES and dotted.startswith(("math.", "statistics.")):
+                value = element(value)
             confidence = context.truth_confidence(value) if dotted == "builtins.range" else context.confidence(value)
             if confidence is not None:
                 is_float = dotted == "builtins.float" and given == node.args
                 yield Report("scalar-conversion", node, confidence, fix=defer(node, arg, context) if is_float else None)
                 return
+
+
+def _is_conversion(dotted: str) -> bool:
+    return dotted in python_api.CONVERSIONS or (dotted.startswith("math.") and dotted not in python_api.COMPUTED)
+
+
+def _is_method_of_text(node: ast.Call, context: RuleContext) -> bool:
+    func = node.func
+    return (
+        isinstance(func, ast.Attribute)
+        and func.attr in _TEXT_METHODS
+        and isinstance(context.value(func.value).const, str)
+    )
 
 
 class TensorAsNumber(Rule):
@@ -133,6 +185,7 @@ class IndexByValue(Rule):
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
         """Check a subscript."""
         base = context.value(node.value)
+        is_text = isinstance(base.const, str)
         if base.kind in (Kind.LIST, Kind.TUPLE) and isinstance(node.slice, ast.Tuple):
             return  # sequences take one index, so this is something else
         for part in indices(node):
@@ -143,7 +196,7 @@ class IndexByValue(Rule):
                 on_host = base.kind is Kind.TENSOR and base.device is Device.CPU
                 if base.kind is Kind.TENSOR and not on_host and (not value.zero_dim or value.boolean):
                     continue
-                if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY):
+                if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY) and not is_text:
                     continue
                 values = [value]
             for value in values:
@@ -231,20 +284,25 @@ def _bound(
 def _fits(argument: Argument, value: Value, count: int) -> bool:
     """Whether a value can be passed for an argument, in a call with `count` arguments."""
     is_tensor = value.kind is Kind.TENSOR
-    if argument.type in ("t", "s"):
-        return value.kind not in (Kind.HOST, Kind.NONE) or value.const is None
+    if argument.type == "t":
+        return value.kind not in _SEQUENCES and (value.kind not in (Kind.HOST, Kind.NONE) or value.const is None)
+    if argument.type == "s":
+        return not is_tensor and all(item.kind is not Kind.HOST for item in contents(value))
     if argument.type == "l":
         return count == 1 or not (is_tensor or value.kind is Kind.HOST)
     if argument.type == "n":
         return value.kind not in _SEQUENCES
-    return argument.type != "o" or not is_tensor
+    return argument.type != "o" or not _holds_tensor(value)
 
 
 def _holds_tensor(value: Value) -> bool:
     return value.on_device or (value.kind in _SEQUENCES and any(item.on_device for item in contents(value)))
 
 
-def _any(context: RuleContext, value: Value) -> Confidence | None:
-    found = [context.confidence(item) for item in contents(value)]
-    sure = [confidence for confidence in found if confidence is not None]
-    return min(sure, key=lambda confidence: confidence.rank) if sure else None
+def _inside(value: Value, judge: Callable[[Value], Confidence | None], depth: int) -> Confidence | None:
+    """The confidence that a list, or a list in it, holds a tensor on the device; None if it is no list."""
+    if value.kind not in _SEQUENCES or depth > _DEPTH:
+        return None
+    inside = contents(value)
+    found = [judge(item) or _inside(item, judge, depth + 1) for item in inside]
+    return min((one for one in found if one is not None), key=lambda one: one.rank, default=None)

@@ -21,18 +21,20 @@ class TensorToText(Rule):
     """`print(t)`, `f"{t}"`, `"%s" % t`, `"{}".format(t)`, `str(t)`, `logger.info(..., t)`."""
 
     nodes = (ast.Call, ast.FormattedValue, ast.BinOp)
-    calls = ("print", "str", "repr", "format", *python_api.TRACKERS, *python_api.LOGGERS)
+    calls = ("print", "str", "repr", "format", "map", *python_api.TRACKERS, *python_api.LOGGERS)
     barriers = ("tensor-to-text", "tensor-to-tracker")
     VALID: ClassVar = (
         "print(x.shape)",
         "print(loss_value)",
         "f'{len(x)}'",
         "'%d' % 3",
+        "7 % si",
+        "list(map(abs, v))",
         "writer.add_scalar('a', 1.0, 2)",
     )
     INVALID: ClassVar = (
         "print(s)", "f'{s:.3f}'", "'%s' % s", "'{:.3f}'.format(s)", "log.info('loss %s', s)",
-        "writer.add_scalar('a', s, 1)",
+        "writer.add_scalar('a', s, 1)", "','.join(map(str, v))",
     )  # fmt: skip
 
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
@@ -62,6 +64,9 @@ class TensorToText(Rule):
         dotted = context.qualified_name(node.func)
         if dotted in ("builtins.print", "builtins.str", "builtins.repr", "builtins.format"):
             return "tensor-to-text"
+        if dotted == "builtins.map":
+            converts = len(node.args) == 2 and context.qualified_name(node.args[0]) in ("builtins.str", "builtins.repr")
+            return "tensor-to-text" if converts else ""
         if dotted.startswith("logging.") and dotted.rpartition(".")[2] in python_api.LOGGERS:
             return "tensor-to-text"
         if not isinstance(node.func, ast.Attribute):
@@ -99,4 +104,4 @@ def _is_text(context: RuleContext, node: ast.expr) -> bool:
     if isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))):
         return True
     value = context.value(node)
-    return isinstance(value.const, str) or value.kind is Kind.HOST
+    return isinstance(value.const, str) or (value.kind is Kind.HOST and value.const is None)

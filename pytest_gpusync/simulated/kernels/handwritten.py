@@ -327,14 +327,21 @@ _index_out = kernel_for(aten.index.Tensor_out)
 _index_put = kernel_for(aten._index_put_impl_.default)
 
 
+def _check_indices(x: Tensor, indices: Sequence[Tensor | None]) -> None:
+    if any(each is not None and each.is_cuda and each.device != x.device for each in indices):
+        raise RuntimeError(f"indices should be either on cpu or on the same device as the indexed tensor ({x.device})")
+
+
 def index(x: Tensor, indices: Sequence[Tensor | None]) -> Any:
     """``x[indices]``."""
+    _check_indices(x, indices)
     _announce_indices(x, indices)
     return _index(x, indices)
 
 
 def index_out(x: Tensor, indices: Sequence[Tensor | None], *, out: Tensor) -> Any:
     """``x[indices]`` into a tensor."""
+    _check_indices(x, indices)
     _announce_indices(x, indices)
     return _index_out(x, indices, out=out)
 

@@ -62,7 +62,7 @@ SILENT = {
         from torch.distributions import Normal
         Normal.set_default_validate_args(False)
         for batch in []:
-            Normal(model(batch), 1.0).log_prob(batch).sum().backward()
+            Normal(model(batch), model(batch).exp()).log_prob(batch).sum().backward()
         """,
     "the keys of a batch as text": """
         def shown(output):
@@ -151,7 +151,7 @@ REPORTED = {
     "distributions with validation": """
         from torch.distributions import Normal
         for batch in []:
-            Normal(model(batch), 1.0).log_prob(batch).sum().backward()
+            Normal(model(batch), model(batch).exp()).log_prob(batch).sum().backward()
         """,
     "a move of a tensor with elements": """
         for batch in []:

@@ -49,8 +49,8 @@ _KEPT_ON_HOST = re.compile(r"(?<!is)(?<!on)(?<!use)(?<!to)(?<!no)(?<!force)_cpu$
 """Names of tensors that are kept on the host, such as `loss_cpu`; not the names of flags."""
 _BUILTINS = frozenset(
     {
-        "abs", "all", "any", "bool", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod",
-        "enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id",
+        "abs", "all", "any", "bin", "bool", "bytearray", "bytes", "callable", "chr", "complex", "dict", "dir", "divmod",
+        "enumerate", "filter", "float", "format", "frozenset", "getattr", "hasattr", "hash", "hex", "id", "oct",
         "input", "int", "isinstance", "issubclass", "iter", "len", "list", "map", "max", "min", "next",
         "object", "open", "ord", "pow", "print", "range", "repr", "reversed", "round", "set", "setattr",
         "slice", "sorted", "str", "sum", "super", "tuple", "type", "vars", "zip",
