@@ -138,6 +138,13 @@ class FrequencyRecorder:
         """The path to a statement, and the captures around it."""
         return self._paths_of(fn).to(statement) + self._captures.around(fn, statement)
 
+    def _path_of_call(self, fn: FunctionDef, site: CallSite) -> Path:
+        """The path to a call. The header of a loop calls `__next__` once per iteration."""
+        path = self._path(fn, site.statement)
+        if site.callee.name == "__next__" and isinstance(site.statement, (ast.For, ast.AsyncFor)):
+            return (*path, PathNode(PathKind.LOOP, site.statement.lineno))
+        return path
+
     def _key(self, fn: FunctionDef) -> Key:
         name = self._names.get(fn)
         if name is None:
@@ -195,7 +202,7 @@ class FrequencyRecorder:
         calls = [
             Call(
                 self._key(site.callee),
-                self._path(fn, site.statement),
+                self._path_of_call(fn, site),
                 site.repeated,
                 self._consumer(site),
                 self._optional.given(fn, site.statement, site.callee),

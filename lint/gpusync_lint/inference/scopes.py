@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain.lattice import widened
+from gpusync_lint.inference.dependencies import EXTENDED
 from gpusync_lint.project.symbols import binding
 
 if TYPE_CHECKING:
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import FunctionDef, ModuleDef
 
+_NOTHING: Mapping[str, Value] = {}
+
 
 class Scopes:
     """The scopes of the functions and modules of a project. Each read is recorded as a dependency of its reader."""
@@ -23,6 +27,7 @@ class Scopes:
         self._project = project
         self._interpreter = interpreter
         self._revisions = revisions
+        self._extensions: dict[FunctionDef, dict[str, Value]] = {}
         self._definitions: dict[ModuleDef, dict[str, Value | None]] = {}
         """By file, the names that `import`, `def` or `class` binds, as far as they were read; None for no binding."""
 
@@ -35,6 +40,38 @@ class Scopes:
         summary.scope = names
         if fn is file.body:
             file.scope = names
+
+    def extensions(self, reader: Reader) -> Mapping[str, Value]:
+        """By name, what functions inside a function, or of a module, add to the containers that it binds."""
+        fn = reader.fn
+        if not fn.is_module and not fn.nested:
+            return _NOTHING
+        reader.dependencies.setdefault((fn, EXTENDED), self._revisions.current)
+        return self._extensions.get(fn, _NOTHING)
+
+    def extend(self, reader: Reader, name: str, value: Value, *, declared: bool = False) -> None:
+        """Record what a function adds to a container that a scope around it binds.
+
+        Or, with `declared`, what it assigns to a name that it declares as global or nonlocal.
+        """
+        owner = self._owner(reader.fn, name)
+        if owner is None or (not declared and name in reader.fn.assignments):
+            return
+        known = self._extensions.setdefault(owner, {})
+        old = known.get(name)
+        new = value if old is None else widened(old, value)
+        if new != old:
+            known[name] = new
+            self._revisions.change((owner, EXTENDED))
+
+    def _owner(self, fn: FunctionDef, name: str) -> FunctionDef | None:
+        """The function or module around a function that binds a name; None if there is none."""
+        outer = fn.outer
+        while outer is not None and not outer.is_module:
+            if name in self._interpreter.summary(outer).scope:
+                return outer
+            outer = outer.outer
+        return fn.file.body if name in fn.file.scope else None
 
     def extend_module(self, summary: FunctionSummary) -> None:
         """Add the names that a part of the body of a module binds. Such a part is run on demand."""

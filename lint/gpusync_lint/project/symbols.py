@@ -289,7 +289,7 @@ def _collect_function(
     outer: FunctionDef,
     prefix: str,
 ) -> None:
-    kind: Binding = "function"
+    kind: Binding = "class" if node.name == "__init_subclass__" else "function"
     for decorator in node.decorator_list:
         name = decorator.id if isinstance(decorator, ast.Name) else getattr(decorator, "attr", "")
         if name in ("staticmethod", "classmethod", "property", "cached_property"):
