@@ -77,8 +77,22 @@ def _device_of_inputs(frame: Frame, call: Call) -> Device:
 
 
 def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:
+    if device is Device.CPU and frame.fn.is_module:
+        call = _on_assumed_device(frame, forward, call)
     result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs)
     return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
+
+
+def _on_assumed_device(frame: Frame, forward: FunctionDef, call: Call) -> Call:
+    """A call in a demo, which runs a module on the host: where its arguments are says nothing about other calls.
+
+    Its weights would be there too, so they are taken to be where the weights of the module are assumed to be.
+    """
+    device = frame.analysis.devices.assumed_device(forward)
+    if device is not Device.ASSUMED:
+        return call
+    args = [with_device(value, device) for value in call.args]
+    return call._replace(args=args, kwargs={name: with_device(value, device) for name, value in call.kwargs.items()})
 
 
 def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
