@@ -14,6 +14,7 @@ from gpusync_lint.domain.values import (
     Kind,
     Value,
     dict_of,
+    has_tensor,
     host_constant,
     list_of,
 )
@@ -44,6 +45,8 @@ _SETTING_PREFIXES = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "ha
 """Parameters of these methods with such names are numbers, strings or flags."""
 MAX_KEYS = 32
 """The largest number of keyword arguments of a `**kwargs` that are told apart."""
+_KEPT = frozenset({Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.DEVICE, Kind.INSTANCE, Kind.MOVED})
+"""Kinds of values that are kept in a `**kwargs`, beside those that hold tensors."""
 _NO_ARGUMENTS = list_of(None)
 _ANY_KEYWORDS = dict_of((), UNKNOWN)
 
@@ -77,7 +80,11 @@ class _Binding(NamedTuple):
         if has_rest and len(args) > len(positional):
             passed.append(("*", list_of(join_elements(list(args[len(positional) :])))))
         if has_keywords and kwargs:
-            others = tuple(item for item in kwargs.items() if item[0] not in names and item[0] != "**")
+            others = tuple(
+                item
+                for item in kwargs.items()
+                if (item[1].kind in _KEPT or has_tensor(item[1])) and item[0] not in names and item[0] != "**"
+            )
             if others:
                 passed.append(("**", dict_of(others[:MAX_KEYS], UNKNOWN)))
         return passed

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import widened
+from gpusync_lint.domain.values import Kind, contents
 from gpusync_lint.inference.dependencies import EXTENDED
-from gpusync_lint.project.symbols import binding
+from gpusync_lint.project.symbols import ModuleDef, binding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,8 +17,11 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.dependencies import Reader, Revisions
     from gpusync_lint.inference.summaries import FunctionSummary, Interpreter
     from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
+    from gpusync_lint.project.symbols import FunctionDef
 
+_CONTAINERS = frozenset({Kind.LIST, Kind.DICT, Kind.TUPLE})
+_PLAIN = frozenset({Kind.UNKNOWN, Kind.HOST, Kind.NONE})
+"""Kinds of values that make no difference where they are read."""
 _NOTHING: Mapping[str, Value] = {}
 
 
@@ -54,6 +59,8 @@ class Scopes:
 
         Or, with `declared`, what it assigns to a name that it declares as global or nonlocal.
         """
+        if all(one.kind in _PLAIN for one in (contents(value) if value.kind in _CONTAINERS else (value,))):
+            return
         owner = self._owner(reader.fn, name)
         if owner is None or (not declared and name in reader.fn.assignments):
             return
@@ -110,7 +117,30 @@ class Scopes:
             value = definitions[name]
         else:
             value = definitions[name] = self._project.named(file, name)
-        return self._read_name(file, name) if value is None and file.outline is not None else value
+        if value is None and file.outline is not None:
+            value = self._read_name(file, name)
+        if value is None and file.stars and not hasattr(builtins, name):
+            return self._starred(reader, file, name)
+        return value
+
+    def _starred(self, reader: Reader, file: ModuleDef, name: str) -> Value | None:
+        """The value of a variable of a module that `from module import *` makes visible in a file."""
+        seen = {file}
+        stack = [file]
+        while stack:
+            importer = stack.pop()
+            for star in importer.stars:
+                target = self._project.resolve(importer, star).definition
+                if not isinstance(target, ModuleDef) or target in seen:
+                    continue
+                seen.add(target)
+                stack.append(target)
+                reader.dependencies.setdefault((target.body, name), self._revisions.current)
+                self.read_body(target)
+                value = self._read_name(target, name)
+                if value is not None:
+                    return value
+        return None
 
     def module_name(self, reader: Reader, name: str) -> Value | None:
         """The value that the body of the reader's module assigns to a name; None if it does not."""

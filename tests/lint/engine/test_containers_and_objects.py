@@ -356,3 +356,14 @@ def test_the_lines_that_wait_in_every_step(lint, name):
     source = HEAD + (MASKED if "Masked" in program else "") + program
     marked = [number for number, line in enumerate(source.split("\n"), 1) if line.endswith("# waits")]
     assert sorted({finding.span.line for finding in lint(source) if finding.heat is Heat.STEP}) == marked
+
+
+def test_a_star_import_brings_in_variables(lint):
+    models = "from .nets import *\nknown = {'masked': Masked}\n"
+    nets = "import torch\nimport torch.nn as nn\n" + MASKED
+    source = (
+        HEAD + "from zoo import *\nnet = known['masked']().to(device)\n"
+        "for x, y in batches():\n    loss = net(x).mean()\n    loss.backward()\n    opt.step()\n"
+    )
+    found = lint(source, zoo____init__=models, zoo__nets=nets)
+    assert [one.code for one in found if one.heat is Heat.STEP] == ["GS603", "GS402"]
