@@ -1,6 +1,7 @@
 """Write which methods of a class of a library the library calls in every step, for the linter.
 
-    pip download --no-deps --dest WHEELS transformers trl pytorch-lightning stable-baselines3 gymnasium diffusers
+    pip download --no-deps --dest WHEELS transformers trl pytorch-lightning stable-baselines3 gymnasium \
+        diffusers pytorch-ignite accelerate
     python benchmarks/library_callbacks.py WHEELS
 
 People override these methods (`compute_loss` of a `Trainer`, `_on_step` of a callback), so what they contain runs in
@@ -39,6 +40,20 @@ class Entry:
     method: str
     in_loop: bool = False
     """Whether only its innermost loops are the steps, and not the whole function."""
+    in_outer_loop: bool = False
+    """Whether only its outermost loops are the steps. The loops in them run over the parts of a step."""
+
+    @property
+    def is_step(self) -> bool:
+        """Whether the whole function is a step."""
+        return not self.in_loop and not self.in_outer_loop
+
+    def steps(self, node: Function) -> list[ast.stmt]:
+        """The statements of the function that run in every step."""
+        if self.is_step:
+            return node.body
+        loops = _innermost_loops(node) if self.in_loop else _outermost_loops(node)
+        return [one for loop in loops for one in loop.body]
 
 
 @dataclass(frozen=True)
@@ -58,13 +73,16 @@ class Library:
 
 
 _TRAINER = (
-    Entry("Trainer", "_run_epoch", in_loop=True),
-    Entry("Trainer", "evaluation_loop", in_loop=True),
+    Entry("Trainer", "_run_epoch", in_outer_loop=True),
+    Entry("Trainer", "evaluation_loop", in_outer_loop=True),
     Entry("Trainer", "training_step"),
     Entry("Trainer", "compute_loss"),
     Entry("Trainer", "prediction_step"),
 )
-_TRL = ("DPOTrainer", "GRPOTrainer", "KTOTrainer", "RLOOTrainer", "RewardTrainer", "SFTTrainer")
+_TRL = (
+    "CPOTrainer", "DPOTrainer", "GKDTrainer", "GRPOTrainer", "KTOTrainer", "ORPOTrainer", "OnlineDPOTrainer",
+    "RLOOTrainer", "RewardTrainer", "SFTTrainer",
+)  # fmt: skip
 _STEPS_OF_TRAINER = ("training_step", "compute_loss", "prediction_step")
 LIBRARIES = (
     Library(
@@ -74,7 +92,12 @@ LIBRARIES = (
         ("Trainer", "TrainerCallback"),
         {"callback_handler": "TrainerCallback"},
     ),
-    Library("trl", ("trl/trainer/",), tuple(Entry(cls, method) for cls in _TRL for method in _STEPS_OF_TRAINER), _TRL),
+    Library(
+        "trl",
+        ("trl/trainer/", "trl/experimental/"),
+        tuple(Entry(cls, method) for cls in _TRL for method in _STEPS_OF_TRAINER),
+        _TRL,
+    ),
     Library(
         "pytorch_lightning",
         ("pytorch_lightning/",),
@@ -93,6 +116,7 @@ LIBRARIES = (
             Entry("_AutomaticOptimization", "_training_step"),
             Entry("_AutomaticOptimization", "_make_backward_fn"),
             Entry("LightningModule", "_apply_batch_transfer_handler"),
+            Entry("LightningModule", "_on_before_batch_transfer"),
         ),
         ("LightningModule", "Callback"),
         named=("LightningModule", "Callback"),
@@ -102,9 +126,9 @@ LIBRARIES = (
         ("stable_baselines3/",),
         (
             Entry("OnPolicyAlgorithm", "learn", in_loop=True),
-            Entry("OnPolicyAlgorithm", "collect_rollouts", in_loop=True),
+            Entry("OnPolicyAlgorithm", "collect_rollouts", in_outer_loop=True),
             Entry("OffPolicyAlgorithm", "learn", in_loop=True),
-            Entry("OffPolicyAlgorithm", "collect_rollouts", in_loop=True),
+            Entry("OffPolicyAlgorithm", "collect_rollouts", in_outer_loop=True),
             *(Entry(cls, "train") for cls in ("A2C", "PPO", "DQN", "DDPG", "SAC", "TD3")),
             Entry("BasePolicy", "predict"),
             Entry("VecEnv", "step"),
@@ -135,6 +159,24 @@ LIBRARIES = (
         ("SchedulerMixin",),
         {"scheduler": "SchedulerMixin"},
     ),
+    Library(
+        "pytorch_ignite",
+        ("ignite/",),
+        (
+            Entry("Metric", "iteration_completed"),
+            Entry("RunningAverage", "iteration_completed"),
+            Entry("BaseHandler", "__call__"),
+            Entry("BaseOutputHandler", "__call__"),
+        ),
+        ("Metric", "BaseHandler", "BaseOutputHandler"),
+    ),
+    Library(
+        "accelerate",
+        ("accelerate/",),
+        tuple(Entry("Accelerator", method) for method in ("backward", "log", "gather_for_metrics", "clip_grad_norm_")),
+        ("Accelerator", "GeneralTracker"),
+        {"tracker": "GeneralTracker"},
+    ),
 )  # fmt: skip
 
 
@@ -153,8 +195,12 @@ class Classes:
     def __init__(self, trees: Iterable[ast.Module]) -> None:
         self._by_name: dict[str, list[Class]] = defaultdict(list)
         self._children: dict[str, set[str]] = defaultdict(set)
+        self.ones: set[str] = set()
+        """The names of fields that are 1 by default."""
         for tree in trees:
             for node in ast.walk(tree):
+                if isinstance(node, ast.AnnAssign) and isinstance(node.value, ast.Constant) and node.value.value == 1:
+                    self.ones.add(_last_name(node.target))
                 if isinstance(node, ast.ClassDef):
                     bases = tuple(_last_name(base) for base in node.bases)
                     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -203,23 +249,22 @@ def per_step(library: Library, trees: Iterable[ast.Module]) -> dict[str, Any]:
     """The methods that a library calls in every step, by the class that people derive from."""
     classes = Classes(trees)
     found: dict[str, set[str]] = defaultdict(set)
-    waiting = [(one.cls, one.method, one.in_loop) for one in library.entries]
-    for cls, method, in_loop in waiting:
-        if not in_loop:
-            found[cls].add(method)
+    waiting = list(library.entries)
+    for entry in waiting:
+        if entry.is_step:
+            found[entry.cls].add(entry.method)
     while waiting:
-        cls, method, in_loop = waiting.pop()
-        for node in classes.implementations(cls, method):
-            body = [one for loop in _innermost_loops(node) for one in loop.body] if in_loop else node.body
-            for owner, called in _calls(body, cls, library, classes):
+        entry = waiting.pop()
+        for node in classes.implementations(entry.cls, entry.method):
+            for owner, called in _calls(entry.steps(node), entry.cls, library, classes):
                 if called not in found[owner] and classes.has(owner, called):
                     found[owner].add(called)
-                    waiting.append((owner, called, False))
+                    waiting.append(Entry(owner, called))
     kept: dict[str, list[str]] = {}
     for cls in library.overridden:
         inherited = {method for one in classes.ancestors(cls) for method in found[one]}
-        kept[cls] = sorted(method for method in inherited if not method.startswith("__"))
-    derived = {}
+        kept[cls] = sorted(method for method in inherited if not method.startswith("__") or method == "__call__")
+    derived: dict[str, str] = {}
     for cls in library.overridden:  # the nearest of these bases comes last
         derived |= {name: cls for name in sorted(classes.derived(cls)) if name not in library.overridden}
     return {"classes": kept, "derived": dict(sorted(derived.items()))}
@@ -230,7 +275,7 @@ def _calls(body: list[ast.stmt], cls: str, library: Library, classes: Classes) -
     stack: list[ast.AST] = list(body)
     while stack:
         node = stack.pop()
-        if isinstance(node, (ast.If, ast.IfExp)) and _is_rare(node.test):
+        if isinstance(node, (ast.If, ast.IfExp)) and _is_rare(node.test, classes):
             stack += node.orelse if isinstance(node, ast.If) else [node.orelse]
             continue
         if isinstance(node, (ast.ClassDef, ast.Raise)):
@@ -264,6 +309,13 @@ def _innermost_loops(node: ast.AST) -> list[ast.For | ast.While]:
     return [one for one in loops if one not in outer]
 
 
+def _outermost_loops(node: ast.AST) -> list[ast.For | ast.While]:
+    """The loops in a function that call a method and are inside of no such loop."""
+    loops = [one for one in ast.walk(node) if isinstance(one, (ast.For, ast.While)) and _has_method_call(one)]
+    inner = {other for one in loops for other in ast.walk(one) if other is not one}
+    return [one for one in loops if one not in inner]
+
+
 def _has_method_call(loop: ast.AST) -> bool:
     return any(
         isinstance(one, ast.Call) and isinstance(one.func, ast.Attribute) and ast.unparse(one.func).startswith("self.")
@@ -271,10 +323,13 @@ def _has_method_call(loop: ast.AST) -> bool:
     )
 
 
-def _is_rare(test: ast.expr) -> bool:
-    """Whether a condition holds in few steps: `step % self.log_interval == 0`, `control.should_save`."""
+def _is_rare(test: ast.expr, classes: Classes) -> bool:
+    """Whether a condition holds in few steps: `step % self.log_interval == 0`, `control.should_save`.
+
+    Not `step % config.frequency == 0`, if the field `frequency` of a class of the library is 1 by default.
+    """
     return any(
-        (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod))
+        (isinstance(one, ast.BinOp) and isinstance(one.op, ast.Mod) and _last_name(one.right) not in classes.ones)
         or (isinstance(one, ast.expr) and "should_" in _last_name(one))
         for one in ast.walk(test)
     )

@@ -78,6 +78,23 @@ def test_the_generator_follows_the_calls_of_the_innermost_loop(generator):
     }
 
 
+def test_the_loops_in_the_outermost_one_belong_to_a_step(generator):
+    library = generator.Library("small", ("",), (generator.Entry("Loop", "fit", in_outer_loop=True),), ("Loop",))
+    assert generator.per_step(library, [ast.parse(PACKAGE)])["classes"] == {"Loop": ["loss", "start_epoch", "step"]}
+
+
+@pytest.mark.parametrize(("default", "found"), [(1, ["advance"]), (50, [])])
+def test_what_runs_every_so_many_steps_runs_in_every_step_if_the_number_is_1_by_default(generator, default, found):
+    package = (
+        f"class Config:\n    frequency: int = {default}\n"
+        "class Loop:\n    def step(self, config):\n"
+        "        if self.count % config.frequency == 0:\n            self.advance()\n"
+        "    def advance(self): ...\n"
+    )
+    library = generator.Library("small", ("",), (generator.Entry("Loop", "step"),), ("Loop",))
+    assert generator.per_step(library, [ast.parse(package)])["classes"] == {"Loop": [*found, "step"]}
+
+
 def test_a_class_derived_from_one_in_the_list_has_methods_of_its_own(generator):
     library = generator.Library("small", ("",), (generator.Entry("Special", "step"),), ("Loop", "Special"))
     assert generator.per_step(library, [ast.parse(PACKAGE)])["classes"] == {
@@ -103,6 +120,14 @@ def test_a_class_derived_from_one_in_the_list_has_methods_of_its_own(generator):
         ("VecEnvWrapper", "step_wait"),
         ("ObservationWrapper", "observation"),
         ("DDIMScheduler", "step"),
+        ("Trainer", "get_batch_samples"),
+        ("LightningModule", "lr_scheduler_step"),
+        ("LightningModule", "optimizer_zero_grad"),
+        ("LightningModule", "on_before_batch_transfer"),
+        ("CPOTrainer", "concatenated_forward"),
+        ("Accuracy", "update"),
+        ("OptimizerParamsHandler", "__call__"),
+        ("GeneralTracker", "log"),
     ],
 )
 def test_the_table_has_what_a_library_calls_in_every_step(base, method):

@@ -36,6 +36,7 @@ from gpusync_lint.domain.values import (
     MOVED,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     alternatives,
@@ -55,7 +56,8 @@ if TYPE_CHECKING:
 _OPTIMISTIC = frozenset(
     {
         Kind.MODULE, Kind.OPTIMIZER, Kind.SCHEDULER, Kind.LOADER, Kind.DEVICE, Kind.SCALER, Kind.DISTRIBUTION,
-        Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED, Kind.UNION,
+        Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.STREAM, Kind.EVENT, Kind.MOVED, Kind.UNION, Kind.LAMBDA,
+        Kind.PARTIAL,
     }
 )  # fmt: skip
 """Kinds that remain if the value is unknown on another path."""
@@ -107,6 +109,20 @@ def join_all(values: Sequence[Value]) -> Value:
     return reduce(join, values) if values else UNKNOWN
 
 
+def join_elements(values: Sequence[Value]) -> Value:
+    """The join of values that exist side by side: the elements of a container, or the results of several callees.
+
+    Where paths meet, a gradient that waits is kept only if both have one. A loss is computed from all values of a
+    container, so one of them is enough.
+    """
+    joined = join_all(values)
+    if joined.gradient is not Gradient.NONE:
+        gradient = max(value.gradient for value in values)
+        if gradient is not joined.gradient:
+            return joined._replace(gradient=gradient)
+    return joined
+
+
 def widened(old: Value, new: Value) -> Value:
     """The value of a parameter or an attribute that held `old` before and is assigned `new` as well.
 
@@ -124,7 +140,7 @@ def widened(old: Value, new: Value) -> Value:
 
 
 _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
-_IN_UNIONS = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.UNION})
+_IN_UNIONS = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.UNION, Kind.LAMBDA})
 _MAX_ALTERNATIVES = 6
 
 
@@ -146,6 +162,9 @@ def _place_of(value: Value) -> tuple[str, int, str]:
     others = f"{value.kind!r} {'' if bound is None else _place_of(bound)}"
     if definition is None:
         return (str(value.ref), 0, others)
+    if value.kind is Kind.LAMBDA:
+        node, fn = definition
+        return (fn.file.path, node.lineno, f"{others} {node.col_offset:06}")
     return (definition.file.path, getattr(definition.node, "lineno", 0), others)
 
 
@@ -176,6 +195,7 @@ def _join_modules(a: Value, b: Value, depth: int) -> Value:
         Kind.MODULE,
         wider(a.device, b.device),
         items=tuple(sorted(found, key=_place_of)) if several else a.items if a.items == b.items else None,
+        elem=_join_optional(a.elem, b.elem, depth + 1),
         ref=a.ref if a.ref == b.ref else None,
         made_with=a.made_with if a.made_with == b.made_with else None,
     )
@@ -282,12 +302,19 @@ def element(value: Value) -> Value:
     if kind is Kind.LIST or kind is Kind.LOADER:
         return value.elem or UNKNOWN
     if kind is Kind.TUPLE:
-        return join_all(value.items or ())
+        return join_elements(value.items or ())
     if kind is Kind.MODULE:  # a `ModuleList` or a `Sequential`
-        return Value(Kind.MODULE, value.device)
+        return part_of(value)
     if kind is Kind.FOREIGN:
         return foreign_value(foreign.types()[value.ref].item)
     return _ELEMENTS.get(kind, UNKNOWN)
+
+
+def part_of(module: Value) -> Value:
+    """A module inside a module that contains others: on the same device, of an unknown class unless that is known."""
+    if module.elem is None:
+        return Value(Kind.MODULE, module.device)
+    return module.elem._replace(device=module.device)
 
 
 def lookup(container: Value, key: object) -> Value:
@@ -306,4 +333,4 @@ def _lookup_in_dict(container: Value, key: object) -> Value:
     for label, item in pairs:
         if label == key:
             return item
-    return join_all(contents(container)) if key is None else container.elem or UNKNOWN
+    return join_elements(contents(container)) if key is None else container.elem or UNKNOWN

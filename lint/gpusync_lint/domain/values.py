@@ -93,6 +93,11 @@ class Kind(_Enumeration):
     """An object of one of several classes of the project, or one of several functions or classes: `items`."""
     LAMBDA: ClassVar[Kind]
     """A lambda. `ref` is its `ast` node and the function that contains it."""
+    PARTIAL: ClassVar[Kind]
+    """A `functools.partial` of a function, class or object of the project, `elem`.
+
+    `items` are the positional arguments that it passes first, `made_with` its keyword arguments.
+    """
 
 
 class Device(_Enumeration):
@@ -158,6 +163,8 @@ class Value(NamedTuple):
     elem: Value | None = None
     """Each element of a list, each batch of a loader, or the value of every key of a dict that `items` lacks.
 
+    Of a module that contains others: any of those, if one of them is of a class of the project.
+
     None if there is none: the list is empty, as far as is known.
     """
     items: tuple[Any, ...] | None = None
@@ -174,7 +181,7 @@ class Value(NamedTuple):
     const: Any = None
     """A known constant: a string, a number or a boolean."""
     bound: Value | None = None
-    """The object that a method is bound to: `model` for the value of `model.train`."""
+    """The object that a method is bound to: `model` for the value of `model.train`, the class around `super()`."""
     made_with: tuple[tuple[str, Value], ...] | None = None
     """The keyword arguments that an object was created with, as far as they matter; None if they are unknown.
 

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpusync_lint.heat.guards import Conditions, clears_its_flag
+from gpusync_lint.heat.left_out import contradicts
 from gpusync_lint.heat.loop_forms import form_of
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
 from gpusync_lint.heat.optional_arguments import stands_in
@@ -22,6 +23,7 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
+    from gpusync_lint.heat.left_out import Defaults
     from gpusync_lint.heat.loop_forms import Loop
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.placement import LoopForm, Path
@@ -39,10 +41,19 @@ _ERROR = PathNode(PathKind.ERROR)
 class ControlPaths:
     """The paths through one function."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str] = frozenset()) -> None:
-        """`methods` are those of the class of the function, `optional` its `OptionalArguments.tested`."""
+    def __init__(
+        self,
+        body: list[ast.stmt],
+        methods: Methods,
+        optional: Set[str] = frozenset(),
+        defaults: Defaults | None = None,
+    ) -> None:
+        """`methods` are those of the class of the function, `optional` its `OptionalArguments.tested`.
+
+        `defaults` are the parameters that every call leaves out.
+        """
         self._known: dict[ast.stmt, Path] = {}
-        self._function = _Function(body, methods, optional)
+        self._function = _Function(body, methods, optional, defaults or {})
         self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
@@ -95,10 +106,11 @@ class ControlPaths:
 class _Function:
     """What the conditions in a function are judged by."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str]) -> None:
+    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str], defaults: Defaults) -> None:
         self.conditions = Conditions(body)
         self.methods = methods
         self.optional = optional
+        self.defaults = defaults
         self.loops: dict[int, Loop] = {}
         """The loops on the paths so far, by their lines."""
         self._body = body
@@ -192,6 +204,8 @@ class _Block:
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):
                 path = (*path, self._function.guard(statement, path))
+            elif self._function.defaults and contradicts(statement.test, holds, self._function.defaults):
+                path = (*path, _GUARD)
             optional = self._function.optional
             for name in stands_in(statement.test, holds) if optional else ():
                 if name in optional:

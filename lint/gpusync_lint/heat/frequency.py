@@ -14,11 +14,13 @@ from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import Kind
 from gpusync_lint.heat.call_graph import heat_at, propagate, repeated_entries, unit_at
 from gpusync_lint.heat.capture import capture_at
 from gpusync_lint.heat.capture_regions import CaptureRegions
 from gpusync_lint.heat.control_paths import ControlPaths
+from gpusync_lint.heat.left_out import left_out, spreads_arguments
 from gpusync_lint.heat.loop_units import shows_steps, unit_loops
 from gpusync_lint.heat.memoization import is_memoized
 from gpusync_lint.heat.optional_arguments import OptionalArguments
@@ -41,6 +43,7 @@ from gpusync_lint.syntax.traversal import walk_block
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from gpusync_lint.heat.left_out import Defaults
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.function_key import Key
     from gpusync_lint.model.placement import CallGraph, Capture, Entry, Path
@@ -73,6 +76,7 @@ class FrequencyRecorder:
         self._overrides: dict[FunctionDef, list[FunctionDef]] = {}
         self._names: dict[FunctionDef, str] = {}
         """The names of functions in their keys."""
+        self._calls = _calls(project, runs)
         graph: CallGraph = {}
         own_files = frozenset(own)
         for fn in _with_callees(project, runs):
@@ -139,6 +143,13 @@ class FrequencyRecorder:
         """The path to a statement, and the captures around it."""
         return self._paths_of(fn).to(statement) + self._captures.around(fn, statement)
 
+    def _path_of_call(self, fn: FunctionDef, site: CallSite) -> Path:
+        """The path to a call. The header of a loop calls `__next__` once per iteration."""
+        path = self._path(fn, site.statement)
+        if site.callee.name == "__next__" and isinstance(site.statement, (ast.For, ast.AsyncFor)):
+            return (*path, PathNode(PathKind.LOOP, site.statement.lineno))
+        return path
+
     def _key(self, fn: FunctionDef) -> Key:
         name = self._names.get(fn)
         if name is None:
@@ -154,8 +165,16 @@ class FrequencyRecorder:
         paths = self._paths.get(fn)
         if paths is None:
             methods = {} if fn.cls is None else self._methods_of(fn.cls)
-            paths = self._paths[fn] = ControlPaths(fn.node.body, methods, self._optional.tested(fn))
+            paths = self._paths[fn] = ControlPaths(fn.node.body, methods, self._optional.tested(fn), self._left_out(fn))
         return paths
+
+    def _left_out(self, fn: FunctionDef) -> Defaults:
+        """The parameters that every call of a function leaves out; none unless all calls are known."""
+        calls = self._calls.get(fn)
+        if self.is_part or not calls or self._runs.callback_heat(fn) is not None:
+            return {}
+        found = left_out(fn, lambda name: self._runs.is_passed(fn, name))
+        return {} if found and any(map(spreads_arguments, calls)) else found
 
     def _methods_of(self, cls: ClassDef) -> Methods:
         """The bodies of the methods of a class, inherited ones included."""
@@ -196,7 +215,7 @@ class FrequencyRecorder:
         calls = [
             Call(
                 self._key(site.callee),
-                self._path(fn, site.statement),
+                self._path_of_call(fn, site),
                 site.repeated,
                 self._consumer(site),
                 self._optional.given(fn, site.statement, site.callee),
@@ -284,6 +303,18 @@ class FrequencyRecorder:
         """The line of the loop that iterates over what a call yields; 0 for none."""
         is_loop = isinstance(site.statement, (ast.For, ast.AsyncFor))
         return site.statement.lineno if is_loop and self._yields(site.callee) else 0
+
+
+def _calls(project: Project, runs: Runs) -> dict[FunctionDef, list[ast.stmt]]:
+    """The statements that call each function, except those of tests and of the function itself."""
+    found: dict[FunctionDef, list[ast.stmt]] = {}
+    for file in project.files:
+        if not is_test_path(file.path):
+            for fn in file.all_functions:
+                for site in runs.effects(fn).calls:
+                    if site.callee is not fn:
+                        found.setdefault(site.callee, []).append(site.statement)
+    return found
 
 
 def _with_callees(project: Project, runs: Runs) -> list[FunctionDef]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import widened
+from gpusync_lint.domain.values import Kind
 from gpusync_lint.inference.dependencies import MOVED
 
 if TYPE_CHECKING:
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
 
 _DATASET_BASES = ("Dataset", "IterableDataset", "VisionDataset", "DataModule", "InMemoryDataset")
 """Last names of base classes of datasets, wherever they are imported from."""
+
+
+_FILLED_LATER = frozenset({Kind.LIST, Kind.DICT})
+"""Kinds of objects that a class may create empty for its methods, or those of its subclasses, to fill."""
 
 
 class ClassFacts:
@@ -43,6 +48,8 @@ class ClassFacts:
     def set_attribute(self, cls: ClassDef, name: str, value: Value) -> None:
         """Record an assignment in the body of a class, which replaces earlier values."""
         old = cls.attributes.get(name)
+        if old is not None and value.kind in _FILLED_LATER:
+            value = widened(old, value)
         cls.attributes[name] = value
         if old != value:
             self._revisions.change_attribute(cls, name, is_new=old is None)

@@ -23,11 +23,13 @@ Fact = Any
 
 - `FunctionDef`: the return value of a function
 - `(FunctionDef, name)`: the value of a name of a function, or of the body of a module
+- `(FunctionDef, EXTENDED)`: what functions inside it add to its containers
 - `(ClassDef, name)`: the value of an attribute of instances of a class
 - `(ClassDef, MOVED)`: whether an instance of a class is moved to a device
 - `BUILT_ON_DEVICE`: whether the project creates modules in a `with device:` block
 """
 
+EXTENDED = object()
 MOVED = object()
 BUILT_ON_DEVICE = object()
 

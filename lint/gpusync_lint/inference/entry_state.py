@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING, NamedTuple
 
-from gpusync_lint.domain.lattice import join_all, widened
+from gpusync_lint.domain.lattice import join_elements, widened
 from gpusync_lint.domain.values import (
     CPU_DEVICE,
     GPU_DEVICE,
@@ -14,6 +14,7 @@ from gpusync_lint.domain.values import (
     Kind,
     Value,
     dict_of,
+    has_tensor,
     host_constant,
     list_of,
 )
@@ -42,6 +43,10 @@ _SETTING_SUFFIXES = (
 )  # fmt: skip
 _SETTING_PREFIXES = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "has_", "do_", "with_")
 """Parameters of these methods with such names are numbers, strings or flags."""
+MAX_KEYS = 32
+"""The largest number of keyword arguments of a `**kwargs` that are told apart."""
+_KEPT = frozenset({Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.DEVICE, Kind.INSTANCE, Kind.MOVED})
+"""Kinds of values that are kept in a `**kwargs`, beside those that hold tensors."""
 _NO_ARGUMENTS = list_of(None)
 _ANY_KEYWORDS = dict_of((), UNKNOWN)
 
@@ -54,14 +59,16 @@ class _Binding(NamedTuple):
     names: frozenset[str]
     """The names of all parameters that can be passed by name."""
     skip: int
-    """The number of leading parameters that the caller does not pass: 1 for `self`."""
+    """The number of leading parameters whose arguments do not count: 1 for `self`."""
     has_rest: bool
     """Whether there is a `*args`."""
+    has_keywords: bool
+    """Whether there is a `**kwargs`."""
 
     def arguments(self, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
         """The arguments of a call, each with the name of its parameter; `*` for additional positional ones."""
-        positional, names, skip, has_rest = self
-        if not names and not has_rest:
+        positional, names, skip, has_rest, has_keywords = self
+        if not names and not has_rest and not has_keywords:
             return []
         passed = list(zip(positional, args, strict=False))[skip:]
         if kwargs:
@@ -71,7 +78,15 @@ class _Binding(NamedTuple):
                 bound = {name for name, _ in passed}
                 passed.extend((name, spread) for name in positional[skip:] if name not in bound)
         if has_rest and len(args) > len(positional):
-            passed.append(("*", list_of(join_all(list(args[len(positional) :])))))
+            passed.append(("*", list_of(join_elements(list(args[len(positional) :])))))
+        if has_keywords and kwargs:
+            others = tuple(
+                item
+                for item in kwargs.items()
+                if (item[1].kind in _KEPT or has_tensor(item[1])) and item[0] not in names and item[0] != "**"
+            )
+            if others:
+                passed.append(("**", dict_of(others[:MAX_KEYS], UNKNOWN)))
         return passed
 
 
@@ -177,13 +192,14 @@ class EntryStates:
         parameters: list[Parameter] = []
         for position, (arg, default) in enumerate(pairs):
             if position == 0 and is_method:
-                parameters.append(Parameter(arg.arg, "", self._instances.self_of(fn)))
+                key = arg.arg if fn.kind == "class" else ""
+                parameters.append(Parameter(arg.arg, key, self._instances.self_of(fn)))
             else:
                 parameters.append(self._parameter(reader, arg, default, has_tensors))
         if arguments.vararg is not None:
             parameters.append(Parameter(arguments.vararg.arg, "*", _NO_ARGUMENTS))
         if arguments.kwarg is not None:
-            parameters.append(Parameter(arguments.kwarg.arg, "", _ANY_KEYWORDS))
+            parameters.append(Parameter(arguments.kwarg.arg, "**", _ANY_KEYWORDS))
         return parameters
 
     def _has_tensors_by_convention(self, fn: FunctionDef) -> bool:
@@ -212,12 +228,14 @@ class EntryStates:
 def _binding(fn: FunctionDef) -> _Binding:
     node = fn.node
     if isinstance(node, ast.Module):
-        return _Binding([], frozenset(), 0, has_rest=False)
+        return _Binding([], frozenset(), 0, has_rest=False, has_keywords=False)
     arguments = node.args
     positional = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
     names = frozenset({*positional, *(arg.arg for arg in arguments.kwonlyargs)})
-    skip = 1 if fn.cls is not None and fn.kind != "static" else 0
-    return _Binding(positional, names, skip, has_rest=arguments.vararg is not None)
+    skip = 1 if fn.cls is not None and fn.kind not in ("static", "class") else 0
+    return _Binding(
+        positional, names, skip, has_rest=arguments.vararg is not None, has_keywords=arguments.kwarg is not None
+    )
 
 
 def _default(node: ast.expr) -> Value:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
-from gpusync_lint.domain.lattice import widened
+from gpusync_lint.domain.lattice import join, widened
 from gpusync_lint.domain.training_idioms import stops_gradients
 from gpusync_lint.domain.values import HOST, UNKNOWN, Value, any_tensor
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
@@ -117,6 +117,10 @@ class Frame:
         self.evidence = evidence
         self.host_fields = analysis.project.host_fields(fn.file)
         """The names of tensors that the file declares to be kept on the host."""
+        self.extended = analysis.scopes.extensions(self.reader)
+        """By name, the values of containers that functions inside this one have changed."""
+        self.outer_names: set[str] = set()
+        """The names that the function declares as global or nonlocal."""
         self._returns: Value | None = None
 
     def run(self, body: list[ast.stmt]) -> None:
@@ -128,6 +132,9 @@ class Frame:
             self._returns = None
             self.is_incomplete = False
             self.execute(body)
+            for name in self.outer_names:
+                if name in self.names:
+                    self.analysis.scopes.extend(self.reader, name, self.names[name], declared=True)
             self.analysis.scopes.publish(self.summary, self.names)
             if not self.is_incomplete:
                 break
@@ -151,6 +158,16 @@ class Frame:
         if value.kind:
             self.values[node] = value
         return value
+
+    def with_extension(self, name: str, value: Value) -> Value:
+        """The value of a name together with what functions inside this one add to it."""
+        added = self.extended.get(name)
+        return value if added is None else join(value, added)
+
+    def extend_outer(self, name: str, value: Value) -> None:
+        """Record a change of a container that a function around this one holds under a name."""
+        if not self.fn.is_module and name not in self.summary.entry:
+            self.analysis.scopes.extend(self.reader, name, value)
 
     def assumed_device(self) -> Device:
         """The device of tensors, if nothing else shows it."""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import TYPE_CHECKING
 
-from gpusync_lint.project.symbols import binding
+from gpusync_lint.domain.lattice import widened
+from gpusync_lint.domain.values import Kind, contents
+from gpusync_lint.inference.dependencies import EXTENDED
+from gpusync_lint.project.symbols import ModuleDef, binding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -13,7 +17,12 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.dependencies import Reader, Revisions
     from gpusync_lint.inference.summaries import FunctionSummary, Interpreter
     from gpusync_lint.project.resolution import Project
-    from gpusync_lint.project.symbols import FunctionDef, ModuleDef
+    from gpusync_lint.project.symbols import FunctionDef
+
+_CONTAINERS = frozenset({Kind.LIST, Kind.DICT, Kind.TUPLE})
+_PLAIN = frozenset({Kind.UNKNOWN, Kind.HOST, Kind.NONE})
+"""Kinds of values that make no difference where they are read."""
+_NOTHING: Mapping[str, Value] = {}
 
 
 class Scopes:
@@ -23,6 +32,7 @@ class Scopes:
         self._project = project
         self._interpreter = interpreter
         self._revisions = revisions
+        self._extensions: dict[FunctionDef, dict[str, Value]] = {}
         self._definitions: dict[ModuleDef, dict[str, Value | None]] = {}
         """By file, the names that `import`, `def` or `class` binds, as far as they were read; None for no binding."""
 
@@ -35,6 +45,40 @@ class Scopes:
         summary.scope = names
         if fn is file.body:
             file.scope = names
+
+    def extensions(self, reader: Reader) -> Mapping[str, Value]:
+        """By name, what functions inside a function, or of a module, add to the containers that it binds."""
+        fn = reader.fn
+        if not fn.is_module and not fn.nested:
+            return _NOTHING
+        reader.dependencies.setdefault((fn, EXTENDED), self._revisions.current)
+        return self._extensions.get(fn, _NOTHING)
+
+    def extend(self, reader: Reader, name: str, value: Value, *, declared: bool = False) -> None:
+        """Record what a function adds to a container that a scope around it binds.
+
+        Or, with `declared`, what it assigns to a name that it declares as global or nonlocal.
+        """
+        if all(one.kind in _PLAIN for one in (contents(value) if value.kind in _CONTAINERS else (value,))):
+            return
+        owner = self._owner(reader.fn, name)
+        if owner is None or (not declared and name in reader.fn.assignments):
+            return
+        known = self._extensions.setdefault(owner, {})
+        old = known.get(name)
+        new = value if old is None else widened(old, value)
+        if new != old:
+            known[name] = new
+            self._revisions.change((owner, EXTENDED))
+
+    def _owner(self, fn: FunctionDef, name: str) -> FunctionDef | None:
+        """The function or module around a function that binds a name; None if there is none."""
+        outer = fn.outer
+        while outer is not None and not outer.is_module:
+            if name in self._interpreter.summary(outer).scope:
+                return outer
+            outer = outer.outer
+        return fn.file.body if name in fn.file.scope else None
 
     def extend_module(self, summary: FunctionSummary) -> None:
         """Add the names that a part of the body of a module binds. Such a part is run on demand."""
@@ -75,7 +119,9 @@ class Scopes:
             value = definitions[name] = self._project.named(file, name)
         if value is None and file.outline is not None:
             value = self._read_name(file, name)
-        return self._starred_name(reader, name) if value is None and file.stars else value
+        if value is None and file.stars and not hasattr(builtins, name):
+            return self._starred_name(reader, name)
+        return value
 
     def _starred_name(self, reader: Reader, name: str) -> Value | None:
         """The value that the body of a module assigns to a name that a star import takes from it."""

@@ -51,6 +51,7 @@ class ClassHierarchy:
         self._modules: dict[ClassDef, bool] = {}
         self._methods: dict[tuple[ClassDef, str], FunctionDef | None] = {}
         self._methods_by_name: dict[str, list[FunctionDef]] | None = None
+        self._subclasses: dict[ClassDef, list[ClassDef]] | None = None
 
     def lineage(self, cls: ClassDef) -> tuple[ClassDef | str, ...]:
         """A class and its bases, nearest first; bases outside the project as dotted names.
@@ -125,6 +126,23 @@ class ClassHierarchy:
             defined = (base.methods[name] for base in self.project_lineage(cls) if name in base.methods)
             self._methods[key] = next(defined, None)
         return self._methods[key]
+
+    def next_method(self, cls: ClassDef, name: str) -> FunctionDef | None:
+        """The method that `super().name` in a method of a class refers to."""
+        defined = (base.methods[name] for base in self.project_lineage(cls)[1:] if name in base.methods)
+        return next(defined, None)
+
+    def subclasses(self, cls: ClassDef) -> Sequence[ClassDef]:
+        """The classes that inherit from a class, directly or not; none if there are too many to be told apart."""
+        if self._subclasses is None:
+            self._subclasses = {}
+            for file in self._names.files:
+                if self._names.relevant(file):
+                    for one in file.classes.values():
+                        for base in self.project_lineage(one)[1:]:
+                            self._subclasses.setdefault(base, []).append(one)
+        found = self._subclasses.get(cls, ())
+        return found if len(found) <= _MAX_OVERRIDES else ()
 
     def implementations(self, method: FunctionDef) -> list[FunctionDef]:
         """What a call of a method may run: the overrides of a method that has no body of its own, or the method."""

@@ -53,6 +53,9 @@ class Runs(Protocol):
     def has_run(self, fn: FunctionDef) -> bool:
         """Whether a function was run at all."""
 
+    def is_passed(self, fn: FunctionDef, parameter: str) -> bool:
+        """Whether a call in the project passes an argument for a parameter."""
+
     def callback_heat(self, fn: FunctionDef) -> Heat | None:
         """How often a framework calls a function that was passed to it; None if it was not passed to one."""
 

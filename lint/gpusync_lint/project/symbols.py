@@ -54,19 +54,26 @@ class FunctionDef:
 
     @cached_property
     def is_short(self) -> bool:
-        """Whether it has few statements, and neither loops nor definitions."""
+        """Whether it has few statements, and neither definitions nor loops, except over its `*args`."""
         if self.is_module or self.name == "__init__":
             return False
         count, stack = 0, list(self.node.body)
         while stack:
             count += 1
             statement = stack.pop()
-            if count > _SHORT or isinstance(statement, (ast.For, ast.While, ast.FunctionDef, ast.ClassDef)):
+            if count > _SHORT or isinstance(statement, (ast.While, ast.FunctionDef, ast.ClassDef)):
+                return False
+            if isinstance(statement, ast.For) and not self._iterates_over_arguments(statement):
                 return False
             if statement.__class__ not in _SIMPLE:
                 for block in blocks(statement):
                     stack += block
         return True
+
+    def _iterates_over_arguments(self, loop: ast.For) -> bool:
+        """Whether a loop iterates over the `*args` of the function, to return the first that is not None."""
+        rest = None if isinstance(self.node, ast.Module) else self.node.args.vararg
+        return rest is not None and isinstance(loop.iter, ast.Name) and loop.iter.id == rest.arg
 
     @cached_property
     def assignments(self) -> dict[str, tuple[int, list[ast.expr]]]:
@@ -289,7 +296,7 @@ def _collect_function(
     outer: FunctionDef,
     prefix: str,
 ) -> None:
-    kind: Binding = "function"
+    kind: Binding = "class" if node.name == "__init_subclass__" else "function"
     for decorator in node.decorator_list:
         name = decorator.id if isinstance(decorator, ast.Name) else getattr(decorator, "attr", "")
         if name in ("staticmethod", "classmethod", "property", "cached_property"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import element, join, widened
+from gpusync_lint.domain.lattice import element, join, join_elements, widened
 from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.domain.values import ARRAY, Device, Kind, Value, dict_of, list_of
 from gpusync_lint.inference.tables import executes
@@ -61,6 +61,8 @@ def augmented_assign(frame: Frame, node: ast.AugAssign) -> None:
 def bind(frame: Frame, target: ast.expr, value: Value) -> None:
     """Assign a value to a target."""
     if isinstance(target, ast.Name):
+        if frame.extended:
+            value = frame.with_extension(target.id, value)
         frame.store.set_name(target.id, value)
         frame.values[target] = value
     elif isinstance(target, (ast.Tuple, ast.List)):
@@ -78,10 +80,15 @@ def bind(frame: Frame, target: ast.expr, value: Value) -> None:
 
 def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
     """Store the new value of an object that was changed in place: a list that was extended, a module that was moved."""
+    if isinstance(target, ast.Subscript):
+        _store(frame, target, value)
+        return
     path = dotted_path(target)
     if path is None:
         return
     frame.store.set(path, value)
+    if isinstance(target, ast.Name):
+        frame.extend_outer(target.id, value)
     if isinstance(target, ast.Attribute):
         owner = frame.values.get(target.value)
         if owner is None:
@@ -125,8 +132,10 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
             kept = tuple(pair for pair in pairs if pair[0] != index.const)
             wider = dict_of((*kept, (index.const, value)), base.elem)
         else:
-            wider = dict_of(pairs, value if base.elem is None else join(base.elem, value))
+            wider = dict_of(pairs, value if base.elem is None else join_elements([base.elem, value]))
         rebind(frame, target.value, wider)
+    elif base.kind is Kind.MODULE and value.kind is Kind.MODULE and base.ref.__class__ is str:
+        rebind(frame, target.value, base._replace(elem=value if base.elem is None else join(base.elem, value)))
     elif base.kind is Kind.LIST:
         wider = list_of(value if base.elem is None else widened(base.elem, value))
         if wider != base:

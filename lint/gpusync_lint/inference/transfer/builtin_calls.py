@@ -5,9 +5,20 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.lattice import element, join, join_elements
 from gpusync_lint.domain.training_idioms import is_batch_iterator
-from gpusync_lint.domain.values import ARRAY, HOST, LOADER, UNKNOWN, Kind, Value, dict_of, list_of, tuple_of
+from gpusync_lint.domain.values import (
+    ARRAY,
+    HOST,
+    LOADER,
+    UNKNOWN,
+    Kind,
+    Value,
+    alternatives,
+    dict_of,
+    list_of,
+    tuple_of,
+)
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.iteration import iterated, next_item
 from gpusync_lint.inference.transfer.names import attribute_of, tensor_attributes
@@ -21,6 +32,9 @@ if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef
 
 
+_WITH_METHODS = frozenset({Kind.INSTANCE, Kind.MODULE})
+
+
 def call_builtin(frame: Frame, name: str, call: Call) -> Value:
     """The result of a builtin function: a host value, unless the table below says otherwise."""
     handler = _BUILTINS.get(name)
@@ -30,6 +44,18 @@ def call_builtin(frame: Frame, name: str, call: Call) -> Value:
 def _collection(frame: Frame, call: Call) -> Value:
     """`list`, `tuple`, `set`, `reversed`, `frozenset`, `sorted`."""
     return list_of(element(call.args[0])) if call.args else list_of(None)
+
+
+def _sorted(frame: Frame, call: Call) -> Value:
+    _call_key(frame, call)
+    return _collection(frame, call)
+
+
+def _call_key(frame: Frame, call: Call) -> None:
+    """Call the function by which `sorted`, `min` or `max` compares elements: `key=lambda pair: pair[1].item()`."""
+    key = call.kwargs.get("key", UNKNOWN)
+    if key.kind and call.args:
+        call_value(frame, call._replace(callee=key, args=[element(call.args[0])], kwargs={}))
 
 
 def _iter(frame: Frame, call: Call) -> Value:
@@ -46,8 +72,16 @@ def _next(frame: Frame, call: Call) -> Value:
     return next_item(frame, iterator)
 
 
-def _dict(frame: Frame, call: Call) -> Value:
-    return call.args[0] if call.args else dict_of(tuple(call.kwargs.items()), None)
+def dict_from(frame: Frame, call: Call) -> Value:
+    """`dict`, `OrderedDict`: of another dict, of pairs, of keyword arguments."""
+    given = call.first
+    named = dict_of(tuple(call.kwargs.items()), None)
+    if given.kind is Kind.LIST or given.kind is Kind.TUPLE:
+        pair = element(given)
+        return dict_of(named.items or (), pair.items[1]) if pair.items is not None and len(pair.items) == 2 else named
+    if not call.args or given.kind is Kind.HOST:
+        return named
+    return join(given, named) if call.kwargs and given.kind is Kind.DICT else given
 
 
 def _enumerate(frame: Frame, call: Call) -> Value:
@@ -63,27 +97,31 @@ def _zip(frame: Frame, call: Call) -> Value:
         row = element(frame.values.get(given[0].value, UNKNOWN))
         if row.kind is Kind.TUPLE:
             return tuple_of([list_of(item) for item in row.items or ()])
-    return list_of(tuple_of([element(value) for value in call.args]))
+    if len(given) != len(call.args):
+        return list_of(tuple_of([element(value) for value in call.args]))
+    pairs = zip(call.args, given, strict=True)
+    return list_of(tuple_of([element(iterated(frame, value, node)) for value, node in pairs]))
 
 
 def _arithmetic(frame: Frame, call: Call) -> Value:
     """`max`, `min`, `abs`, `round`, `pow`: of one or several values, or of a sequence."""
-    found = _of_numbers(call)
+    found = _of_numbers(frame, call)
     return found._replace(zero_dim=None) if found.kind is Kind.TENSOR else found
 
 
 def _sum(frame: Frame, call: Call) -> Value:
-    return _of_numbers(call)
+    return _of_numbers(frame, call)
 
 
-def _of_numbers(call: Call) -> Value:
+def _of_numbers(frame: Frame, call: Call) -> Value:
     for value in call.args:
         if value.kind is Kind.FOREIGN:
             return value
+    _call_key(frame, call)
     values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in call.args]
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
-        return join_all(tensors)._replace(zero_dim=tensors[0].zero_dim)
+        return join_elements(tensors)._replace(zero_dim=tensors[0].zero_dim)
     if any(value.kind is Kind.ARRAY for value in values):
         return ARRAY
     return UNKNOWN if any(value.kind is Kind.UNKNOWN for value in values) else HOST
@@ -94,7 +132,22 @@ def _getattr(frame: Frame, call: Call) -> Value:
     if len(call.args) >= 2 and isinstance(call.args[1].const, str):
         return attribute_of(frame, call.args[0], call.args[1].const)
     _name_is_text(frame, call)
-    return tensor_attributes(frame, call.first) or HOST
+    return tensor_attributes(frame, call.first) or _named_methods(frame, call.first)
+
+
+def _named_methods(frame: Frame, owner: Value) -> Value:
+    """The methods of an object that strings of the file name: `getattr(hook, name)` and `self.call("after_step")`."""
+    text = frame.fn.file.text
+    found = []
+    for one in alternatives(owner):
+        if one.kind in _WITH_METHODS and one.definition is not None:
+            for cls in frame.analysis.project.classes.project_lineage(one.ref):
+                for name in cls.methods:
+                    if f'"{name}"' in text or f"'{name}'" in text:
+                        found.append(attribute_of(frame, one, name))
+    if found:
+        return join_elements(list(dict.fromkeys(found)))
+    return UNKNOWN if owner.kind in _WITH_METHODS else HOST
 
 
 def _name_is_text(frame: Frame, call: Call) -> None:
@@ -127,15 +180,17 @@ def _map(frame: Frame, call: Call) -> Value:
     if len(call.args) > 1:
         args = [element(value) for value in call.args[1:]]
         return list_of(call_value(frame, call._replace(callee=call.args[0], args=args, kwargs={})))
-    return _filter(frame, call)
+    return list_of(element(call.args[-1])) if call.args else UNKNOWN
 
 
 def _filter(frame: Frame, call: Call) -> Value:
+    if len(call.args) == 2:
+        call_value(frame, call._replace(callee=call.args[0], args=[element(call.args[1])], kwargs={}))
     return list_of(element(call.args[-1])) if call.args else UNKNOWN
 
 
 def _super(frame: Frame, call: Call) -> Value:
-    """`super()` in a method: an instance of the next class in the project."""
+    """`super()` in a method: an instance of the next class in the project, bound to the class of the method."""
     fn: FunctionDef | None = frame.fn
     while fn is not None and fn.cls is None:
         fn = fn.outer
@@ -148,7 +203,24 @@ def _super(frame: Frame, call: Call) -> Value:
     if not bases:
         return UNKNOWN
     kind = Kind.MODULE if classes.is_module(fn.cls) else Kind.INSTANCE
-    return Value(kind, frame.analysis.devices.assumed_device(fn), ref=bases[0])
+    device = frame.analysis.devices.assumed_device(fn)
+    return Value(kind, device, ref=bases[0], bound=Value(Kind.CLASS, ref=fn.cls))
+
+
+def _text(frame: Frame, call: Call) -> Value:
+    """`str`, `repr`, `print`: the methods of instances of the project that convert them to text."""
+    for value in call.args:
+        as_text(frame, value)
+    return HOST
+
+
+def as_text(frame: Frame, value: Value) -> None:
+    """Call the method that converts an instance of a class of the project to text."""
+    if value.kind is Kind.INSTANCE:
+        classes = frame.analysis.project.classes
+        method = classes.method(value.ref, "__str__") or classes.method(value.ref, "__repr__")
+        if method is not None:
+            frame.analysis.call(frame, method, [value], {})
 
 
 def _unknown(frame: Frame, call: Call) -> Value:
@@ -159,10 +231,11 @@ _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {
     **dict.fromkeys(("list", "tuple", "set", "reversed", "frozenset"), _collection),
     **dict.fromkeys(("max", "min", "abs", "round", "pow"), _arithmetic),
     **dict.fromkeys(("open", "object", "type", "slice"), _unknown),
-    "sorted": _collection,
+    **dict.fromkeys(("str", "repr", "print"), _text),
+    "sorted": _sorted,
     "iter": _iter,
     "next": _next,
-    "dict": _dict,
+    "dict": dict_from,
     "enumerate": _enumerate,
     "zip": _zip,
     "sum": _sum,

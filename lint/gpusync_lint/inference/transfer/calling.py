@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.lattice import join_elements
 from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Kind, Value, alternatives
 from gpusync_lint.inference.tables import CALLS, Call, calls
 from gpusync_lint.inference.transfer.module_calls import call_module
@@ -28,7 +28,17 @@ def call_value(frame: Frame, call: Call) -> Value:
 @calls(Kind.UNION)
 def call_union(frame: Frame, call: Call) -> Value:
     """Call each of several functions, classes or objects."""
-    return join_all([call_value(frame, call._replace(callee=one)) for one in alternatives(call.callee)])
+    return join_elements([call_value(frame, call._replace(callee=one)) for one in alternatives(call.callee)])
+
+
+@calls(Kind.PARTIAL)
+def call_partial(frame: Frame, call: Call) -> Value:
+    """Call a `functools.partial`: what it was made of, with its arguments before those of the call."""
+    made = call.callee
+    args = [*(made.items or ()), *call.args]
+    return call_value(
+        frame, call._replace(callee=made.elem or UNKNOWN, args=args, kwargs=dict(made.made_with or ()) | call.kwargs)
+    )
 
 
 @calls(Kind.INSTANCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.lattice import element, join_all, join_elements
 from gpusync_lint.domain.training_idioms import BACKWARD, MODEL_METHODS, STEPPED, is_model_name
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
@@ -31,9 +31,9 @@ _HOOKS = frozenset(
     }
 )  # fmt: skip
 """Methods that pass a function to torch, which calls it in each forward or backward pass."""
-_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.NAME, Kind.UNION})
+_BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.NAME, Kind.UNION, Kind.PARTIAL})
 """Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
-_CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA})
+_CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA, Kind.PARTIAL})
 _MAX_CANDIDATES = 8
 """The maximum number of entries of a dict of functions that a call of an entry may call."""
 
@@ -116,7 +116,9 @@ def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
         if keyword.arg is not None:
             kwargs[keyword.arg] = value
         elif value.kind is Kind.DICT:
-            kwargs.update({name: item for name, item in value.items or () if name not in kwargs})
+            for name, item in value.items or ():
+                if name not in kwargs:  # which keys a dict has is not certain, so a default may hold instead
+                    kwargs[name] = item if item.const is None else item._replace(const=None)
         elif value.kind is Kind.TENSOR:
             kwargs.setdefault("**", value)
     return kwargs
@@ -143,7 +145,7 @@ def _call_item(frame: Frame, call: Call, table: Value) -> Value:
     """Call an entry of a dict of functions, classes or modules: any of them."""
     entries = [item for _, item in table.items or ()] if table.kind is Kind.DICT else []
     candidates = [item for item in entries if item.kind in _CALLABLE]
-    return join_all([call_value(frame, call._replace(callee=item)) for item in candidates[:_MAX_CANDIDATES]])
+    return join_elements([call_value(frame, call._replace(callee=item)) for item in candidates[:_MAX_CANDIDATES]])
 
 
 def _record_step_evidence(frame: Frame, call: Call, path: str | None) -> None:

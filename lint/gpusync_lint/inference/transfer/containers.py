@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import element, join, join_all, lookup
+from gpusync_lint.domain.lattice import element, join_elements, lookup, part_of
 from gpusync_lint.domain.tensor_ops import indexed_gradient
 from gpusync_lint.domain.values import GPU_TENSOR, HOST, UNKNOWN, Kind, Value, dict_of, foreign_value, list_of, tuple_of
 from gpusync_lint.inference.tables import evaluates
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 def tuple_display(frame: Frame, node: ast.Tuple) -> Value:
     """`(a, b)`. The elements of a long tuple are not told apart."""
     values = [frame.eval(item) for item in node.elts]
-    return tuple_of(values) if len(values) <= MAX_KEYS else list_of(join_all(values))
+    return tuple_of(values) if len(values) <= MAX_KEYS else list_of(join_elements(values))
 
 
 @evaluates(ast.List, ast.Set)
 def list_display(frame: Frame, node: ast.List | ast.Set) -> Value:
     """`[a, b]`, `{a, b}`."""
     values = [frame.eval(item) for item in node.elts]
-    return list_of(join_all(values) if values else None)
+    return list_of(join_elements(values) if values else None)
 
 
 @evaluates(ast.Dict)
@@ -50,7 +50,7 @@ def dict_display(frame: Frame, node: ast.Dict) -> Value:
         if isinstance(label, str) and len(pairs) < MAX_KEYS:
             pairs.append((label, value))
         else:
-            rest = value if rest is None else join(rest, value)
+            rest = value if rest is None else join_elements([rest, value])
     return dict_of(tuple(pairs), rest)
 
 
@@ -139,7 +139,7 @@ def _item_of_records(frame: Frame, node: ast.Subscript, base: Value, index: Valu
 
 
 def _item_of_module(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    return Value(Kind.MODULE, base.device)
+    return base if isinstance(node.slice, ast.Slice) else part_of(base)
 
 
 def _item_of_array(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.values import UNKNOWN, Kind, Value
-from gpusync_lint.inference.tables import executes
+from gpusync_lint.inference.tables import Call, executes
+from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.project.imports import of_statement
 
 if TYPE_CHECKING:
@@ -36,11 +37,26 @@ def define_class(frame: Frame, node: ast.ClassDef) -> None:
     cls = frame.fn.file.classes.get(node.name)
     if cls is None or cls.node is not node:
         return
-    frame.store.set(node.name, Value(Kind.CLASS, ref=cls))
+    value = Value(Kind.CLASS, ref=cls)
+    frame.store.set(node.name, value)
+    for decorator in node.decorator_list:
+        _decorate(frame, decorator, value)
+    registers = frame.analysis.project.classes.next_method(cls, "__init_subclass__")
+    if registers is not None:
+        frame.analysis.call(frame, registers, [value], {})
     for statement in node.body:
         if isinstance(statement, (ast.Assign, ast.AnnAssign)):
             frame.statement = statement
             _class_attribute(frame, cls, statement)
+
+
+def _decorate(frame: Frame, decorator: ast.expr, decorated: Value) -> None:
+    """Call a decorator of the project, which may register what it decorates: `@register("name")`."""
+    called = frame.eval(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    if called.kind is Kind.FUNCTION:
+        callee = frame.eval(decorator) if isinstance(decorator, ast.Call) else called
+        made = ast.copy_location(ast.Call(decorator, [], []), decorator)
+        call_value(frame, Call(made, callee, [decorated], {}))
 
 
 def _class_attribute(frame: Frame, cls: ClassDef, statement: ast.Assign | ast.AnnAssign) -> None:
@@ -56,9 +72,17 @@ def _class_attribute(frame: Frame, cls: ClassDef, statement: ast.Assign | ast.An
             frame.analysis.classes.set_attribute(cls, target.id, value)
 
 
+@executes(ast.Nonlocal)
+def declare_nonlocal(frame: Frame, node: ast.Nonlocal) -> None:
+    """`nonlocal name`."""
+    frame.outer_names.update(node.names)
+
+
 @executes(ast.Global)
 def declare_global(frame: Frame, node: ast.Global) -> None:
     """`global name`."""
+    if not frame.fn.is_module:
+        frame.outer_names.update(node.names)
     for name in node.names:
         value = frame.analysis.scopes.module_name(frame.reader, name)
         if value is not None:

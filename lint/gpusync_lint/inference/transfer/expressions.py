@@ -9,6 +9,7 @@ from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.values import CONSTANTS, HOST, NONE, UNKNOWN, Device, Kind, Value, host_constant, list_of
 from gpusync_lint.inference.tables import EXPRESSIONS, Call, calls, evaluates
 from gpusync_lint.inference.transfer.assignments import bind
+from gpusync_lint.inference.transfer.builtin_calls import as_text
 from gpusync_lint.inference.transfer.iteration import iterated
 
 if TYPE_CHECKING:
@@ -34,7 +35,9 @@ def joined_string(frame: Frame, node: ast.JoinedStr) -> Value:
 @evaluates(ast.FormattedValue)
 def formatted_value(frame: Frame, node: ast.FormattedValue) -> Value:
     """A replacement field of an f-string."""
-    frame.eval(node.value)
+    value = frame.eval(node.value)
+    if value.kind is Kind.INSTANCE:
+        as_text(frame, value)
     if node.format_spec is not None:
         frame.eval(node.format_spec)
     return HOST

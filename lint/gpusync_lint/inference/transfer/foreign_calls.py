@@ -48,6 +48,8 @@ def call_function(frame: Frame, call: Call) -> Value:
     if wrapper:
         return _called(frame, wrapper)
     bound = call.callee.bound
+    if bound is not None and call.callee.ref.kind == "class" and bound.definition is not None:
+        bound = Value(Kind.CLASS, ref=bound.ref)
     args = call.args if bound is None else [bound, *call.args]
     return frame.analysis.call(frame, call.callee.ref, args, call.kwargs)
 

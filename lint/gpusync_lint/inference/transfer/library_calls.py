@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import accelerators, python_api
 from gpusync_lint.domain.external_names import engine_of, is_module_name
-from gpusync_lint.domain.lattice import element, join_all
+from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.domain.values import (
@@ -35,8 +35,10 @@ from gpusync_lint.domain.values import (
     with_device,
 )
 from gpusync_lint.inference.tables import Call, calls
-from gpusync_lint.inference.transfer.builtin_calls import call_builtin
+from gpusync_lint.inference.transfer.builtin_calls import call_builtin, dict_from
+from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
+from gpusync_lint.inference.transfer.iterators import call_itertools, reduced
 from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.torch_calls import call_torch, made_with
 from gpusync_lint.model.levels import Heat
@@ -46,10 +48,12 @@ if TYPE_CHECKING:
 
 _PROGRESS_BARS = frozenset({"TQDM", "tqdm", "trange", "track", "progress_bar", "Bar", "alive_it"})
 _COPIES = frozenset({"deepcopy", "copy"})
-_CHAINS = frozenset({"chain", "cycle", "islice"})
 _ANY_OBJECT = frozenset({"pickle.load", "pickle.loads"})
 """Functions of the standard library that may return an object of any class."""
+_DICTS = frozenset({"OrderedDict", "Counter"})
+_OPERATORS = frozenset({"add", "iadd", "mul", "sub", "truediv", "matmul"})
 _DRAWS = frozenset({"choice", "choices", "sample"})
+_PARTIAL = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.INSTANCE, Kind.LAMBDA, Kind.UNION, Kind.PARTIAL})
 _DRAWS_ONE = frozenset({"choice", "randint", "integers"})
 """Functions of `numpy.random` that draw one element, or one number, unless they are given a size."""
 _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
@@ -156,7 +160,7 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
     if root == "torch":
         return call_torch(frame, parts.rest, call)
     if root in python_api.HOST_MODULES:
-        return UNKNOWN if parts.dotted in _ANY_OBJECT else _call_standard_library(last, call)
+        return UNKNOWN if parts.dotted in _ANY_OBJECT else _call_standard_library(frame, root, last, call)
     if root in python_api.ARRAY_MODULES:
         return _call_array_library(root, last, call)
     if root == "torchtext" and last.endswith("Iterator") and last[:1].isupper():  # moves its batches itself
@@ -211,7 +215,9 @@ def _call_ignite(frame: Frame, last: str, call: Call) -> Value:
     return UNKNOWN
 
 
-def _call_standard_library(last: str, call: Call) -> Value:
+def _call_standard_library(frame: Frame, root: str, last: str, call: Call) -> Value:
+    if root == "itertools":
+        return call_itertools(frame, last, call)
     if last in _DRAWS and call.args:
         drawn = element(call.args[0])
         return drawn if last == "choice" else list_of(drawn)
@@ -220,18 +226,30 @@ def _call_standard_library(last: str, call: Call) -> Value:
         return Value(Kind.NAME, ref=NAMED_TUPLE, const=names) if names else UNKNOWN
     if last in _COPIES and call.args:
         return call.args[0]
-    if last in _CHAINS:
-        return list_of(join_all([element(value) for value in call.args])) if call.args else UNKNOWN
     if last == "deque":
         return list_of(element(call.args[0])) if call.args and call.args[0].kind in _SEQUENCES else list_of(None)
-    if last == "partial":  # of a function outside the project; the parameters of one in the project would shift
-        return _partial_of_name(call) if call.first.kind is Kind.NAME else UNKNOWN
+    if last in _DICTS:
+        return dict_from(frame, call)
+    if last == "defaultdict":
+        made = call_value(frame, call._replace(callee=call.args[0], args=[], kwargs={})) if call.args else None
+        return dict_of((), made)
+    if last == "reduce" and len(call.args) > 1:
+        return reduced(frame, call)
+    if last == "partial" and call.args:
+        return _partial(call)
+    if root == "operator" and last in _OPERATORS and len(call.args) == 2:
+        return combine(*call.args) if Kind.TENSOR in (call.args[0].kind, call.args[1].kind) else HOST
     return HOST
 
 
-def _partial_of_name(call: Call) -> Value:
-    """A `functools.partial` of a function outside the project, which keeps its name: with its keyword arguments."""
-    return call.first._replace(made_with=tuple(call.kwargs.items())) if call.kwargs else call.first
+def _partial(call: Call) -> Value:
+    """`functools.partial`. A function outside the project stays what it is, so that rules know it by its name."""
+    given = call.args[0]
+    if given.kind not in _PARTIAL:
+        if given.kind is not Kind.NAME:
+            return UNKNOWN
+        return given._replace(made_with=tuple(call.kwargs.items())) if call.kwargs else given
+    return Value(Kind.PARTIAL, elem=given, items=tuple(call.args[1:]), made_with=tuple(call.kwargs.items()))
 
 
 def _call_array_library(root: str, last: str, call: Call) -> Value:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from gpusync_lint.catalogue.signatures import signatures
 from gpusync_lint.domain import python_api, torch_api
-from gpusync_lint.domain.lattice import element, join, join_all, lookup
+from gpusync_lint.domain.lattice import element, join, join_all, join_elements, lookup
 from gpusync_lint.domain.values import ARRAY, GUESSED, HOST, UNKNOWN, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
@@ -38,7 +39,7 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
     name = call.method
     if not _is_specific(name):
         return None
-    if name in torch_api.tensors().torch_only:
+    if name in torch_api.tensors().torch_only and len(call.values) >= _required(name):
         if call.receiver.kind is Kind.MOVED:
             return Value(Kind.TENSOR, Device.GPU, certain=False)
         return Value(Kind.TENSOR, frame.assumed_device(), certain=False, ref=GUESSED)
@@ -56,6 +57,14 @@ def unknown_method(frame: Frame, call: Call) -> Value | None:
     if name in _SAMPLES:
         return Value(Kind.TENSOR, frame.assumed_device(), certain=False)
     return None if name in torch_api.tensors().reduces else UNKNOWN
+
+
+@lru_cache(20_000)
+def _required(name: str) -> int:
+    """How many arguments a method of tensors needs: 2 for `x.gather(dim, index)`; `comm.gather(value)` is of MPI."""
+    known = signatures(f"torch.Tensor.{name}")
+    last = [[index for index, one in enumerate(each.positional, 1) if one.type == "t"] for each in known]
+    return min((max(indices, default=0) for indices in last), default=0)
 
 
 @lru_cache(20_000)
@@ -99,7 +108,7 @@ def dict_method(frame: Frame, call: Call) -> Value:
         return lookup(receiver, call.args[0].const) if call.args else UNKNOWN
     if name in ("items", "values"):
         values = [value for _, value in receiver.items or ()]
-        each = join_all(values if receiver.elem is None else [*values, receiver.elem])
+        each = join_elements(values if receiver.elem is None else [*values, receiver.elem])
         return list_of(each if name == "values" else tuple_of([HOST, each]))
     return receiver if name == "copy" else HOST
 
@@ -117,12 +126,17 @@ def sequence_method(frame: Frame, call: Call) -> Value:
         added = element(args[0])
     if added is not None:
         old = receiver.elem if receiver.kind is Kind.LIST else element(receiver)
-        wider = list_of(added if old is None else join(old, added))
+        wider = list_of(added if old is None else join_elements([old, added]))
         if wider != receiver:
             rebind(frame, call.node.func.value, wider)  # type: ignore[attr-defined]
         return HOST
     if name in ("pop", "popleft"):
         return element(receiver)
+    if receiver.ref.__class__ is tuple and name in ("_replace", "_asdict"):
+        fields = dict(zip(receiver.ref, receiver.items or (), strict=True)) | call.kwargs
+        if name == "_asdict":
+            return dict_of(tuple(fields.items()), None)
+        return tuple_of(fields.values())._replace(ref=receiver.ref)
     return receiver if name == "copy" else HOST
 
 

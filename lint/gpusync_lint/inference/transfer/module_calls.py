@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import torch_api
-from gpusync_lint.domain.lattice import join_all
+from gpusync_lint.domain.lattice import join, join_elements, part_of
 from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
@@ -24,6 +24,7 @@ from gpusync_lint.domain.values import (
 )
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.inference.transfer import captures
+from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.model.placement import StepEvidence
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from gpusync_lint.project.symbols import FunctionDef
 
 
+_ADDING = frozenset({"append", "insert", "add_module"})
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 
 
@@ -39,7 +41,7 @@ def call_module(frame: Frame, call: Call) -> Value:
     """Call a module: its `forward`, or for an external module a tensor on the device of its weights and inputs."""
     module = call.callee
     if module.ref is None and module.items:
-        return join_all([call_module(frame, call._replace(callee=one)) for one in modules(module)])
+        return join_elements([call_module(frame, call._replace(callee=one)) for one in modules(module)])
     is_layer = frame.is_in_module() and module.ref is not frame.fn.cls
     frame.record_step_evidence(
         StepEvidence.LAYER if is_layer or _is_of_innermost_loop(frame, call.node.func) else StepEvidence.MODEL
@@ -75,12 +77,30 @@ def _device_of_inputs(frame: Frame, call: Call) -> Device:
 
 
 def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:
+    if device is Device.CPU and frame.fn.is_module:
+        call = _on_assumed_device(frame, forward, call)
     result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs)
     return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
 
 
+def _on_assumed_device(frame: Frame, forward: FunctionDef, call: Call) -> Call:
+    """A call in a demo, which runs a module on the host: where its arguments are says nothing about other calls.
+
+    Its weights would be there too, so they are taken to be where the weights of the module are assumed to be.
+    """
+    device = frame.analysis.devices.assumed_device(forward)
+    if device is not Device.ASSUMED:
+        return call
+    args = [with_device(value, device) for value in call.args]
+    return call._replace(args=args, kwargs={name: with_device(value, device) for name, value in call.kwargs.items()})
+
+
 def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
     dotted = call.callee.ref if isinstance(call.callee.ref, str) else ""
+    if call.callee.elem is not None and dotted == "torch.nn.Sequential":
+        inner = call._replace(callee=part_of(call.callee), args=[_with_gradient(frame, one) for one in call.args])
+        result = call_module(frame, inner)
+        return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
     given = [value.device for value in call.values if value.kind is Kind.TENSOR]
     last = dotted.rpartition(".")[2]
     if last.endswith("Loss"):
@@ -95,6 +115,13 @@ def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
     if last in torch_api.modules().with_hidden_state:
         return tuple_of([output, tuple_of([output, output]) if last == "LSTM" else output])
     return output
+
+
+def _with_gradient(frame: Frame, value: Value) -> Value:
+    """What reaches a part of a model through the parts before it."""
+    if value.kind is Kind.TENSOR and value.gradient is Gradient.NONE and frame.tracks_gradients():
+        return value._replace(gradient=Gradient.FLOWS)
+    return value
 
 
 def _device_of_weights(frame: Frame, module: Value) -> Device:
@@ -121,6 +148,10 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return module
     if name in known.unknown:
         return UNKNOWN
+    if name in _ADDING and call.args and call.args[-1].kind is Kind.MODULE:
+        return _add_part(frame, call)
+    if name in ("values", "items") and module.elem is not None:
+        return list_of(part_of(module) if name == "values" else tuple_of([HOST, part_of(module)]))
     if name in ("forward", "__call__"):
         return call_module(frame, call._replace(callee=module))
     if name == "register_buffer" and len(call.args) > 1 and isinstance(call.first.const, str):
@@ -129,6 +160,17 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return HOST
     parts = _parts(frame, module, name)
     return _computed(frame, call) if parts is None else parts
+
+
+def _add_part(frame: Frame, call: Call) -> Value:
+    """`layers.append(module)`, `layers.add_module(name, module)`."""
+    part = call.args[-1]
+    module = call.receiver
+    if module.ref.__class__ is str and any(one.definition is not None for one in modules(part)):
+        wider = module._replace(elem=part if module.elem is None else join(module.elem, part))
+        if wider != module:
+            rebind(frame, call.node.func.value, wider)  # type: ignore[attr-defined]
+    return module
 
 
 def _computed(frame: Frame, call: Call) -> Value:
@@ -146,7 +188,7 @@ def _parts(frame: Frame, module: Value, name: str) -> Value | None:
     if plain in known.tensors:
         part = tensor(_device_of_weights(frame, module), gradient=Gradient.FLOWS)
     elif plain in known.modules:
-        part = Value(Kind.MODULE, module.device)
+        part = part_of(module)
     elif name == "state_dict":
         return dict_of((), Value(Kind.TENSOR, _device_of_weights(frame, module)))
     else:

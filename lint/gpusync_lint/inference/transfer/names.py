@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.external_names import member
-from gpusync_lint.domain.lattice import join_all, lookup
+from gpusync_lint.domain.lattice import join_all, join_elements, lookup
 from gpusync_lint.domain.tensor_ops import tensor_attribute
 from gpusync_lint.domain.values import (
     ARRAY,
@@ -25,6 +25,7 @@ from gpusync_lint.domain.values import (
     dict_of,
     external_name,
     foreign_value,
+    host_constant,
     modules,
     tensor,
 )
@@ -62,6 +63,7 @@ _REFINED_BY_NAME = frozenset({Kind.TENSOR, Kind.UNKNOWN, Kind.MOVED})
 _WITH_CLASS = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS})
 """Kinds whose `ref` may be a class of the project."""
 _DISTRIBUTION_TENSORS = frozenset({"mean", "loc", "scale", "probs", "logits", "stddev", "variance", "mode"})
+_ACCELERATOR = external_name("accelerate.Accelerator()")
 _MODULE_TENSORS = frozenset({"weight", "bias"})
 _ARRAY_FACTS = frozenset({"shape", "dtype", "size", "ndim"})
 
@@ -116,7 +118,7 @@ def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
             return Value(Kind.DEVICE, frame.assumed_device())
         if frame.evidence.shows_tensor(path):
             return Value(Kind.TENSOR, frame.assumed_device())
-        return _FLAGS.get(last, value)
+        return _ACCELERATOR if last == "accelerator" else _FLAGS.get(last, value)
     return value
 
 
@@ -230,7 +232,7 @@ _ATTRIBUTES: dict[Kind, Callable[[Frame, Value, str], Value]] = {
 def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
     """An attribute of an instance of a project class."""
     classes = frame.analysis.project.classes
-    method = classes.method(base.ref, attr)
+    method = classes.method(base.ref, attr) if base.bound is None else classes.next_method(base.bound.ref, attr)
     if method is not None:
         if method.kind == "property":
             return frame.analysis.call(frame, method, [base], {})
@@ -260,10 +262,32 @@ def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
         return base
     if attr == "device":
         return Value(Kind.DEVICE, max(base.device, frame.assumed_device()))
+    delegates = frame.analysis.project.classes.method(base.ref, "__getattr__")
+    if delegates is not None and delegates.is_short:
+        found = frame.analysis.call(frame, delegates, [base, host_constant(attr)], {})
+        if found.kind:
+            return found
     part = torch_api.TRANSFORMER_PARTS.get(attr)
     if part is not None and "torch.nn.Transformer" in frame.analysis.project.classes.lineage(base.ref):
         return Value(Kind.MODULE, base.device, ref=part)
-    return UNKNOWN
+    return _attribute_of_subclasses(frame, base, attr)
+
+
+def _attribute_of_subclasses(frame: Frame, base: Value, attr: str) -> Value:
+    """An attribute that only subclasses have: of a mixin class, or of a base class that they complete."""
+    classes = frame.analysis.project.classes
+    found = []
+    for cls in classes.subclasses(base.ref):
+        method = classes.method(cls, attr)
+        if method is not None:
+            owner = base._replace(ref=cls)
+            is_property = method.kind == "property"
+            found.append(frame.analysis.call(frame, method, [owner], {}) if is_property else _bound(method, owner))
+        else:
+            value = frame.analysis.instances.attribute(frame.reader, cls, attr)
+            if value is not None:
+                found.append(value)
+    return join_elements(list(dict.fromkeys(found)))
 
 
 def _bound(method: FunctionDef, owner: Value) -> Value:

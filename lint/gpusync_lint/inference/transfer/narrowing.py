@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
 _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
+_OWN_TYPES = {
+    Kind.TENSOR: _TENSOR_TYPES,
+    Kind.DICT: frozenset({"dict", "Mapping", "OrderedDict"}),
+    Kind.LIST: frozenset({"list", "tuple", "Sequence"}),
+    Kind.TUPLE: frozenset({"list", "tuple", "Sequence"}),
+}
+"""By kind, the names of the classes of such values, of which what is no instance is another value."""
+_NO_TYPES: frozenset[str] = frozenset()
 _SHOWN = {"ndarray": ARRAY}
 """By the last name of a class outside the project, what an instance of it is."""
 _DISTRIBUTIONS = "torch.distributions."
@@ -66,7 +74,7 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     value = _of_external_types(frame, old, names) if holds else None
     if value is not None:
         frame.store.set(path, value)
-    elif not holds and names <= _TENSOR_TYPES and old.kind is Kind.TENSOR:
+    elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
         frame.store.set(path, UNKNOWN)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.training_idioms import stops_gradients
-from gpusync_lint.domain.values import HOST, UNKNOWN, Device, Kind
+from gpusync_lint.domain.values import HOST, NONE, UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.tables import STATEMENTS, executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
@@ -80,9 +81,15 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
     """`with manager as target:`. In `with device:`, tensors are created on the device."""
     outside = len(frame.device_blocks)
     without_gradients = frame.blocks_without_gradients
+    entered: list[Value] = []
     for item in node.items:
         value = frame.eval(item.context_expr)
         frame.blocks_without_gradients += stops_gradients(item.context_expr)
+        if value.kind is Kind.INSTANCE:
+            entered.append(value)
+            value = _call_special(frame, value, "__enter__", [])
+        elif value.kind is Kind.LIST:  # what a function with `@contextmanager` yields
+            value = element(value)
         if value.kind is Kind.DEVICE:
             frame.device_blocks.append(value.device)
             if value.device >= Device.ASSUMED:
@@ -90,8 +97,17 @@ def with_block(frame: Frame, node: ast.With | ast.AsyncWith) -> None:
         if item.optional_vars is not None:
             bind(frame, item.optional_vars, value)
     frame.execute(node.body)
+    for manager in entered:
+        frame.statement = node
+        _call_special(frame, manager, "__exit__", [NONE, NONE, NONE])
     del frame.device_blocks[outside:]
     frame.blocks_without_gradients = without_gradients
+
+
+def _call_special(frame: Frame, owner: Value, name: str, args: list[Value]) -> Value:
+    """Call a special method of an instance; the instance itself if its class in the project has no such method."""
+    method = frame.analysis.project.classes.method(owner.ref, name)
+    return owner if method is None else frame.analysis.call(frame, method, [owner, *args], {})
 
 
 def _is_tensor(frame: Frame, test: ast.expr) -> bool | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import accelerators, torch_api
-from gpusync_lint.domain.lattice import element
+from gpusync_lint.domain.lattice import element, join_all
 from gpusync_lint.domain.tensor_ops import combine, multiplied_gradient
 from gpusync_lint.domain.values import (
     CPU_TENSOR,
@@ -22,8 +22,10 @@ from gpusync_lint.domain.values import (
     Gradient,
     Kind,
     Value,
+    contents,
     is_number,
     list_of,
+    modules,
     tensor,
     tuple_of,
     with_device,
@@ -155,7 +157,20 @@ def _graphed(frame: Frame, name: str, call: Call) -> Value | None:
 
 def _module(frame: Frame, name: str, call: Call) -> Value:
     made = made_with(call, "reduction", "momentum")
-    return Value(Kind.MODULE, Device.CPU, ref=f"torch.{name}", made_with=made)
+    parts = _parts_of_container(call) if name in _MODULE_CONTAINERS else None
+    return Value(Kind.MODULE, Device.CPU, ref=f"torch.{name}", elem=parts, made_with=made)
+
+
+_CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
+_MODULE_CONTAINERS = frozenset({"nn.Sequential", "nn.ModuleList", "nn.ModuleDict"})
+
+
+def _parts_of_container(call: Call) -> Value | None:
+    """Any of the modules that a container is made of; None if none of them is of a class of the project."""
+    given = [one for value in call.args for one in (contents(value) if value.kind in _CONTAINERS else (value,))]
+    given = [element(one) if one.kind is Kind.TUPLE else one for one in given]  # `OrderedDict([("name", module)])`
+    parts = join_all([one for one in given if one.kind is Kind.MODULE])
+    return parts if any(part.definition is not None for part in modules(parts)) else None
 
 
 def _sequence(frame: Frame, name: str, call: Call) -> Value:
