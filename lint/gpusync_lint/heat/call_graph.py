@@ -178,7 +178,8 @@ class _Steps:
             loops = loops_of(call.path)
             is_part = found == {StepEvidence.MODEL} and node.in_module and self._graph[call.callee].is_helper
             inside = in_loops.setdefault(loops[-1] if loops and not is_part else 0, set())
-            if found & _LOOPS:  # the model is called in that loop, and perhaps once more
+            if found & _LOOPS or _is_constructor(call.callee):
+                # The model is called in that loop, and perhaps once more. A constructor calls it to initialize itself.
                 found -= {StepEvidence.MODEL}
             if not found.isdisjoint(_UPDATES):
                 guards.update(guards_in_loop(call.path))
@@ -259,6 +260,8 @@ def _with_accumulation(found: set[StepEvidence]) -> set[StepEvidence]:
 
 def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
     """What a loop repeats that does not iterate over a data loader, from what is in it."""
+    if form is LoopForm.HANDFUL and found.isdisjoint(_UPDATES | _LOOPS):
+        return LoopKind.EPOCHS
     if StepEvidence.TRAINING in found or found.isdisjoint(_LOOPS):
         return LoopKind.STEPS
     if StepEvidence.PASS in found:
@@ -272,7 +275,7 @@ def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
 
 def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvidence]) -> AbstractSet[StepEvidence]:
     """What a loop is evidence of for the code around it, if it does not iterate over a data loader."""
-    if form is LoopForm.PART:
+    if form is LoopForm.PART or form is LoopForm.HANDFUL:
         return found
     if StepEvidence.PASS in found or (kind is LoopKind.EPOCHS and form is LoopForm.EPOCHS):
         return {StepEvidence.PASS}
@@ -377,6 +380,10 @@ def _with_units(
                 if graph[call.callee].calls:
                     changed.append(call.callee)
     return heats
+
+
+def _is_constructor(key: Key) -> bool:
+    return key[1].rpartition(".")[2] == "__init__"
 
 
 def _is_step_in(call: Call, function: FunctionHeat) -> bool:

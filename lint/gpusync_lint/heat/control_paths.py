@@ -17,6 +17,7 @@ from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_i
 from gpusync_lint.heat.optional_arguments import stands_in
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ _GUARD = PathNode(PathKind.GUARD)
 _EAGER = PathNode(PathKind.EAGER)
 _EXIT = PathNode(PathKind.EXIT)
 _ERROR = PathNode(PathKind.ERROR)
+_EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+"""Functions that end the program."""
 
 
 class ControlPaths:
@@ -135,7 +138,7 @@ class _Block:
 
     def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, function: _Function) -> None:
         last = body[-1] if body else None
-        if isinstance(last, ast.Raise) and not any(_leaves(statement) for statement in body):
+        if _ends_run(last) and not any(_leaves(statement) for statement in body):
             path = (*path, _ERROR)
         elif in_loop and isinstance(last, (ast.Return, ast.Break)):
             path = (*path, _EXIT)
@@ -187,6 +190,7 @@ class _Block:
             holds = part is statement.body
             if holds and (
                 clears_its_flag(statement)
+                or self._function.conditions.fills(statement)
                 or assigns_what_is_missing(statement, self._function.methods, self.body[:index], self._function.shared)
             ):
                 path = (*path, _GUARD, _EAGER)
@@ -220,6 +224,13 @@ class _Block:
         if self._assignments is None or self._kept is None:
             self._assignments, self._kept = Assignments(self.body, self._function.methods), KeptNames(self.body)
         return returns_what_was_kept(statement, index, self._assignments, self._kept)
+
+
+def _ends_run(statement: ast.stmt | None) -> bool:
+    """Whether a statement ends the program, or raises: `raise ValueError`, `sys.exit(0)`."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return dotted_path(statement.value.func) in _EXITS
+    return isinstance(statement, ast.Raise)
 
 
 def _leaves(statement: ast.stmt) -> bool:

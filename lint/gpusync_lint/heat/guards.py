@@ -32,6 +32,8 @@ _COUNTER = re.compile(
     r"|^((batch|step|iter|data)_?)?idx$|^(batch|step|iter)_nb$"
 )
 """Names of what counts steps."""
+_FILLING = frozenset({"append", "add", "extend"})
+_EMPTYING = frozenset({"clear", "pop", "popleft", "remove"})
 _FIRST_FEW = 100
 """The largest number of first steps that are few."""
 
@@ -111,10 +113,46 @@ class Conditions:
             return False
         return self.rarely(statement.test, False)
 
+    def fills(self, statement: ast.If) -> bool:
+        """Whether a block runs until it has filled a list: `if len(images) < 16: images.append(...)`.
+
+        Not if the function empties the list, or loops bind it: then it is filled again and again.
+        """
+        operands = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+        if statement.orelse or (isinstance(statement.test, ast.BoolOp) and isinstance(statement.test.op, ast.Or)):
+            return False
+        limited = {name for one in operands if (name := _limited_length(one)) is not None} - self._bound_in_loops
+        return bool(limited & _called_on(statement.body, _FILLING)) and limited.isdisjoint(
+            _called_on(self._body, _EMPTYING)
+        )
+
     def counts_with(self, test: ast.expr, names: AbstractSet[str]) -> bool:
         """Whether a condition counts with some of the names, and with no other counter."""
         found = {part.id for part in _parts(test) if isinstance(part, ast.Name)}
         return not found.isdisjoint(names) and (found - names).isdisjoint(self.counters)
+
+
+def _limited_length(test: ast.expr) -> str | None:
+    """The name of what is shorter than a limit where a condition holds: `images` for `len(images) < 16`."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    side = test.left if isinstance(test.ops[0], (ast.Lt, ast.LtE)) else test.comparators[0]
+    if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not isinstance(side, ast.Call):
+        return None
+    is_length = isinstance(side.func, ast.Name) and side.func.id == "len" and len(side.args) == 1
+    return side.args[0].id if is_length and isinstance(side.args[0], ast.Name) else None
+
+
+def _called_on(body: list[ast.stmt], methods: AbstractSet[str]) -> frozenset[str]:
+    """The names on which some of the methods are called in a block."""
+    return frozenset(
+        node.func.value.id
+        for node in walk_block(body)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in methods
+        and isinstance(node.func.value, ast.Name)
+    )
 
 
 def clears_its_flag(statement: ast.If) -> bool:
