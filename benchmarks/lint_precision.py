@@ -17,7 +17,7 @@ from typing import Any
 
 
 def findings(folder: Path) -> list[dict[str, Any]]:
-    """The default findings of a tree that no comment allows, on lines that run every step, request or token; one a line."""
+    """The default findings of a tree that no comment allows: on lines that run every step or request; one a line."""
     command = [sys.executable, "-m", "pytest_gpusync", "lint", "--output-format", "json", "--exit-zero", "."]
     shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if not shown.stdout:

@@ -172,14 +172,15 @@ class _Steps:
                 if kind in _UPDATES:
                     guards.update(guards_in_loop(path))
         for call in node.calls:
-            found = self._found.get(call.callee)
+            found = self._found.get(call.callee, _NO_EVIDENCE)
+            if _is_constructor(call.callee):  # it runs a part of what it makes, to know a size or to initialize it
+                found -= {StepEvidence.MODEL}
             if not found or call.callee == key:
                 continue
             loops = loops_of(call.path)
             is_part = found == {StepEvidence.MODEL} and node.in_module and self._graph[call.callee].is_helper
             inside = in_loops.setdefault(loops[-1] if loops and not is_part else 0, set())
-            if found & _LOOPS or _is_constructor(call.callee):
-                # The model is called in that loop, and perhaps once more. A constructor calls it to initialize itself.
+            if found & _LOOPS:  # the model is called in that loop, and perhaps once more
                 found -= {StepEvidence.MODEL}
             if not found.isdisjoint(_UPDATES):
                 guards.update(guards_in_loop(call.path))

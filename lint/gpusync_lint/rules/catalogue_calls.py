@@ -23,6 +23,7 @@ from gpusync_lint.rules.base.context import (
 from gpusync_lint.rules.base.entries import is_meant, waits_if_called_so
 from gpusync_lint.rules.fixes import call_edits
 from gpusync_lint.rules.text import text_confidence
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,6 +132,34 @@ def _ctc_loss(node: ast.Call, args: list[ast.expr], function: bool, context: Rul
         yield Report("ctc-loss", node, confidence, highlight_name=not function)
 
 
+def _isin(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
+    tested = keyword(node, "test_elements") or (args[1] if len(args) > 1 else None)
+    if tested is None or context.value(tested).kind is not Kind.TENSOR or _is_listed(tested, context):
+        return
+    confidence = context.confidence(context.value(tested))
+    if confidence is not None:
+        yield Report("isin", node, confidence)
+
+
+def _is_listed(node: ast.expr, context: RuleContext) -> bool:
+    """Whether the elements of a tensor are listed in Python: `torch.tensor(stop_ids)`, perhaps kept under a name."""
+    if isinstance(node, ast.Name):
+        found = [
+            one.value
+            for one in walk_block(context.function.node.body)
+            if isinstance(one, ast.Assign) and any(getattr(target, "id", "") == node.id for target in one.targets)
+        ]
+        return (
+            bool(found)
+            and not any(isinstance(one, ast.Name) for one in found)
+            and all(_is_listed(one, context) for one in found)
+        )
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
+        return _is_listed(node.func.value, context)
+    is_made = isinstance(node, ast.Call) and context.qualified_name(node.func) in ("torch.tensor", "torch.as_tensor")
+    return is_made and bool(node.args) and context.value(node.args[0]).kind not in (Kind.TENSOR, Kind.ARRAY)
+
+
 _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Iterator[Report]]] = {
     "repeat_interleave": _repeat_interleave,
     "one_hot": _one_hot,
@@ -138,6 +167,7 @@ _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Ite
     "clip_grad_norm_": _clip,
     "get_total_norm": _clip,
     "ctc_loss": _ctc_loss,
+    "isin": _isin,
 }
 """By the last name of the callee. The arguments are the call, its positional arguments, and whether it is a function of
 torch, and not a method."""
@@ -166,9 +196,19 @@ class CallByShape(Rule):
 
     nodes = (ast.Call,)
     calls = tuple(_BY_SHAPE)
-    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss")
-    VALID: ClassVar = ("x.repeat_interleave(2, 0)", "F.one_hot(tgt, 256)", "torch.where(m, x, x2)")
-    INVALID: ClassVar = ("x.repeat_interleave(counts, 0)", "F.one_hot(tgt)", "torch.where(m)")
+    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss", "isin")
+    VALID: ClassVar = (
+        "x.repeat_interleave(2, 0)",
+        "F.one_hot(tgt, 256)",
+        "torch.where(m, x, x2)",
+        "ids = torch.tensor([3, 4]).to(device)\ntorch.isin(tgt, ids)",
+    )
+    INVALID: ClassVar = (
+        "x.repeat_interleave(counts, 0)",
+        "F.one_hot(tgt)",
+        "torch.where(m)",
+        "torch.isin(tgt, tgt)",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""

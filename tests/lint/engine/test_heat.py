@@ -267,6 +267,56 @@ CASES = {
         Heat.STEP,
     ),
 }
+CASES |= {
+    "a handful of iterations that train nothing": (
+        "for index in range(3):\n    model(x).sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "a handful of updates": (
+        "for index in range(3):\n    model(x).sum().backward()\n    opt.step()\n    x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a handful of iterations in every step": (
+        "for b in loader:\n    for index in range(3):\n        model(b).sum().item()\n",
+        Heat.STEP,
+    ),
+    "until a list is full": (
+        "kept = []\nfor b in loader:\n    if wanted and len(kept) < 16:\n        kept.append(x.sum().item())\n",
+        Heat.GUARDED,
+    ),
+    "until a list is full that is emptied": (
+        (
+            "kept = []\nfor b in loader:\n    if len(kept) < 16:\n        kept.append(x.sum().item())\n"
+            "    else:\n        pass\n    if len(kept) == 16:\n        kept.clear()\n"
+        ),
+        Heat.STEP,
+    ),
+    "until a list of the step is full": (
+        ("for b in loader:\n    kept = []\n    if len(kept) < 16:\n        kept.append(x.sum().item())\n"),
+        Heat.STEP,
+    ),
+    "before the end of the program": (
+        "import sys\nfor b in loader:\n    if stopped:\n        x.sum().item()\n        sys.exit(0)\n",
+        Heat.ONCE,
+    ),
+    "a constructor that runs a part of itself": (
+        (
+            "class Net(torch.nn.Module):\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 4).cuda()\n"
+            "        self.size = self.net(x).sum().item()\n"
+            "nets = [None, None]\nfor name in names:\n    nets[name] = Net()\n"
+        ),
+        Heat.EPOCH,
+    ),
+    "a method that the constructor memoizes": (
+        (
+            "from functools import lru_cache\nclass Pattern:\n    def __init__(self):\n"
+            "        self.table = lru_cache(100)(self.table)\n"
+            "    def table(self, size):\n        return x.sum().item()\n"
+            "pattern = Pattern()\nfor b in loader:\n    pattern.table(len(b))\n"
+        ),
+        Heat.GUARDED,
+    ),
+}
 CLASS = """
 class Net(torch.nn.Module):
     def __init__(self):

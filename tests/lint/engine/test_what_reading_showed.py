@@ -120,7 +120,21 @@ SILENT = {
             y = torch.sparse.FloatTensor(x._indices(), x._values(), x.shape).to(x.device)
         """,
 }
+SILENT["a part of a part of a model of an unknown class"] = """
+        import unknown
+        models = [one.to(device) for one in unknown.models()]
+        for batch in []:
+            model(batch).sum().backward()
+            kinds = [str(one.blocks[0].linear.kinds) for one in models]
+        """
 REPORTED = {
+    "a part of a batch of an unknown class": """
+        import unknown
+        for batch in unknown.batches():
+            batch = batch.to(device)
+            model(batch.graph.x).sum().backward()
+            print(batch.graph.x)
+        """,
     "arithmetic with a number on the host": """
         def scaled(output):
             return (output * torch.tensor(0.5)).max().item()
