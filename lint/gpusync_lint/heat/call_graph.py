@@ -298,8 +298,13 @@ def _outer_loops(node: FunctionNode) -> dict[int, int]:
     return outer
 
 
-def _heat_of_call(call: Call, heat: Heat, callee: FunctionNode) -> Heat:
-    """How often a call runs the body of its callee, given the heat of its statement."""
+def _heat_of_call(caller: Key, call: Call, heat: Heat, callee: FunctionNode) -> Heat:
+    """How often a call runs the body of its callee, given the heat of its statement.
+
+    A loop of a test around a function of the project does not say how often others call it.
+    """
+    if heat is Heat.STEP and is_test_path(caller[0]) and not is_test_path(call.callee[0]):
+        return Heat.EPOCH
     if call.repeated and heat is Heat.ONCE:
         return Heat.EPOCH
     return Heat.GUARDED if heat is Heat.STEP and callee.memoized else heat
@@ -342,7 +347,7 @@ def _entry_heats(graph: CallGraph, steps: _Steps) -> dict[Key, FunctionHeat]:
             known = entries.get(call.callee)
             if known is None:
                 continue
-            heat = _heat_of_call(call, _heat_along(call.path, function), graph[call.callee])
+            heat = _heat_of_call(key, call, _heat_along(call.path, function), graph[call.callee])
             is_consumed = call.consumer and call.callee not in consumed and _is_step_in(call, function)
             if is_consumed:
                 consumed.add(call.callee)

@@ -242,7 +242,7 @@ def _holds_at_first(node: ast.Compare, counters: AbstractSet[str], outcome: bool
         return False
     left, operator, right = node.left, node.ops[0], node.comparators[0]
     if isinstance(operator, (ast.In, ast.NotIn)):
-        is_few = isinstance(right, (ast.Tuple, ast.List, ast.Set))
+        is_few = isinstance(right, (ast.Tuple, ast.List, ast.Set, ast.Attribute))  # `self.milestones`
         return isinstance(operator, ast.In) is outcome and _is_counter(left, counters) and is_few
     if isinstance(operator, (ast.Eq, ast.NotEq)):
         return isinstance(operator, ast.Eq) is outcome and _is_counter(left, counters) and _is_few(right)
