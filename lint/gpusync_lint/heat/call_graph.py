@@ -301,9 +301,9 @@ def _outer_loops(node: FunctionNode) -> dict[int, int]:
 def _heat_of_call(caller: Key, call: Call, heat: Heat, callee: FunctionNode) -> Heat:
     """How often a call runs the body of its callee, given the heat of its statement.
 
-    A loop of a test around a function of the project does not say how often others call it.
+    That tests make objects again and again does not say how often others do.
     """
-    if heat is Heat.STEP and is_test_path(caller[0]) and not is_test_path(call.callee[0]):
+    if heat is Heat.STEP and _is_constructor(call.callee) and is_test_path(caller[0]) > is_test_path(call.callee[0]):
         return Heat.EPOCH
     if call.repeated and heat is Heat.ONCE:
         return Heat.EPOCH

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpusync_lint.heat.guards import Conditions, clears_its_flag
+from gpusync_lint.heat.guards import Conditions, clears_its_flag, evaluates
 from gpusync_lint.heat.loop_forms import form_of
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
 from gpusync_lint.heat.optional_arguments import stands_in
@@ -122,7 +122,8 @@ class _Function:
 
     def guard(self, statement: ast.If, path: Path) -> PathNode:
         """The guard that a condition is at the end of a path, if it seldom holds."""
-        line = statement.lineno if self.conditions.periodic(statement.test) else 0
+        may_train = self.conditions.periodic(statement.test) and not evaluates(statement.test)
+        line = statement.lineno if may_train else 0
         loop = next((self.loops[node.line] for node in reversed(path) if node.kind is PathKind.LOOP), None)
         if isinstance(loop, (ast.For, ast.AsyncFor)):
             targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}

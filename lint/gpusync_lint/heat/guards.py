@@ -27,6 +27,12 @@ _PERIODIC = re.compile(
     re.I,
 )
 """Words in the names of conditions that hold every so many steps. A plain `save` or `plot` is a switch instead."""
+_EVALUATION = re.compile(
+    r"(?<![a-z])(eval|evaluat\w*|val|valid|validat\w*|save|saving|checkpoint|ckpt|snapshot|log|logging|print|plot|viz|vis)"
+    r"(?![a-z])",
+    re.I,
+)
+"""Words in the names of periods after which something is evaluated, saved or shown."""
 _COUNTER = re.compile(
     r"(^|_)(i|it|iter|iters|iteration|iterations|step|steps|count|counter|epoch|updates|batches)$"
     r"|^((batch|step|iter|data)_?)?idx$|^(batch|step|iter)_nb$"
@@ -153,6 +159,12 @@ def _called_on(body: list[ast.stmt], methods: AbstractSet[str]) -> frozenset[str
         and node.func.attr in methods
         and isinstance(node.func.value, ast.Name)
     )
+
+
+def evaluates(test: ast.expr) -> bool:
+    """Whether a periodic condition is about evaluating, saving or showing, by its names: `step % eval_freq == 0`."""
+    names = (getattr(part, "id", None) or getattr(part, "attr", "") for part in _parts(test))
+    return any(map(_EVALUATION.search, names))
 
 
 def clears_its_flag(statement: ast.If) -> bool:

@@ -43,7 +43,8 @@ def form_of(loop: Loop) -> LoopForm | None:
     if _is_range(iterable):
         return _form_of_range(iterable) or form
     if isinstance(iterable, (ast.Tuple, ast.List, ast.Set)):
-        return LoopForm.PART
+        are_numbers = all(isinstance(getattr(one, "value", None), (int, float)) for one in iterable.elts)
+        return LoopForm.HANDFUL if are_numbers and 0 < len(iterable.elts) <= _HANDFUL else LoopForm.PART
     if isinstance(iterable, ast.Call) and getattr(iterable.func, "attr", "") in _PART_METHODS:
         return LoopForm.PART
     words = list(_names(iterable))

@@ -120,9 +120,7 @@ class DevicePolicy:
         result = self._data_files.get(file)
         if result is None:
             result = self._data_files[file] = bool(
-                file.outline is None
-                and _DATA_FOLDER.search(file.path)
-                and not _MOVES_TO_DEVICE.search(file.text)
+                file.outline is None and _DATA_FOLDER.search(file.path) and not _MOVES_TO_DEVICE.search(file.text)
             )
         return result
 

@@ -116,7 +116,7 @@ class LoopForm(Enum):
     PART = "part"
     """Parts of one step: parameters, layers, a small constant number of updates."""
     HANDFUL = "handful"
-    """A handful of iterations: ``for index in range(3)``. They are parts of a step, or samples to look at."""
+    """A handful of iterations: ``for index in range(3)``. They are parts of a step, or samples that are shown."""
 
 
 class Call(NamedTuple):

@@ -295,6 +295,30 @@ CASES |= {
         ("for b in loader:\n    kept = []\n    if len(kept) < 16:\n        kept.append(x.sum().item())\n"),
         Heat.STEP,
     ),
+    "for a few numbers": (
+        "for size in [3, 6, 12]:\n    model(x).sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "where it is evaluated now and then, by a function that may train": (
+        (
+            "def run(b, trains):\n    loss = model(b).sum()\n"
+            "    if trains:\n        loss.backward()\n        opt.step()\n"
+            "for i, b in enumerate(loader):\n    run(b, True)\n"
+            "    if i % eval_freq == 0:\n        run(b, False)\n        x.sum().item()\n"
+        ),
+        Heat.GUARDED,
+    ),
+    "a function named like a step that is called now and then": (
+        (
+            "def eval_step():\n    return x.sum().item()\n"
+            "for i, b in enumerate(loader):\n    model(b).sum().backward()\n    if i % 100 == 0:\n        eval_step()\n"
+        ),
+        Heat.GUARDED,
+    ),
+    "a function named like a step that nothing visible calls": (
+        "def train_step(b):\n    return model(b).sum().item()\n",
+        Heat.STEP,
+    ),
     "before the end of the program": (
         "import sys\nfor b in loader:\n    if stopped:\n        x.sum().item()\n        sys.exit(0)\n",
         Heat.ONCE,
@@ -350,6 +374,7 @@ RARELY = {
     "the message of an assertion": "assert size > 3, f'{a.sum().item()}'",
     "an exception that is handled": "try:\n    a.sum()\nexcept RuntimeError:\n    a.sum().item()",
     "after an early return": "if not self.should_log:\n    return\na.sum().item()",
+    "at milestones": "if self.step in self.milestones:\n    a.sum().item()",
     "in the first step": "if self.step == 0:\n    a.sum().item()",
     "where the remainder is told first": "now = self.steps % 100 == 0\nif now:\n    a.sum().item()",
     "unless a remainder is left": "if not self.steps % 100:\n    a.sum().item()",
@@ -403,6 +428,22 @@ def test_heat(lint, name):
     code, heat = CASES[name]
     found = [finding for finding in lint(SETUP + code) if finding.code == "GS201"]
     assert [finding.heat for finding in found] == [heat]
+
+
+def test_objects_that_tests_make_again_and_again_are_made_once(lint):
+    agent = (
+        "class Agent:\n    def __init__(self):\n        self.scale = torch.ones(4, device=device).sum().item()\n"
+        "        self.model = model\n    def act(self, a):\n        return self.model(a).sum().item()\n"
+    )
+    test = (
+        "from agent import Agent\ndef test_it():\n    for seed in range(99):\n        agent = Agent()\n"
+        "        agent.act(x)\n"
+    )
+    found = lint(agent=SETUP + agent, tests__test_agent=SETUP + test)
+    assert sorted((finding.span.line - SETUP.count("\n"), finding.heat) for finding in found) == [
+        (3, Heat.EPOCH),
+        (6, Heat.STEP),
+    ]
 
 
 def test_a_function_named_in_the_settings_runs_every_step(lint):

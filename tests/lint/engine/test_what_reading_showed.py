@@ -260,3 +260,13 @@ def test_the_conversion_of_an_argument_of_another_type_is_no_warning(lint):
             kl(x, 0.0, model.weight).backward()
         """
     assert [finding.heat for finding in lint(TRAINING + textwrap.dedent(code))] == [Heat.GUARDED]
+
+
+@pytest.mark.parametrize(("folder", "codes"), [("data", set()), ("ops", {"GS205"})])
+def test_what_a_folder_for_data_prepares_is_on_the_host(lint, folder, codes):
+    crop = "import torch\ndef crop(sample):\n    kept = torch.nonzero(sample['mask'])\n    return int(kept[0])\n"
+    train = (
+        f"from {folder}.crops import crop\nfor sample in []:\n    crop(sample)\n    model(sample).sum().backward()\n"
+    )
+    found = lint(**{f"{folder}____init__": "", f"{folder}__crops": crop, "train": TRAINING + train})
+    assert {finding.code for finding in found if finding.path.endswith("crops.py")} == codes
