@@ -213,7 +213,9 @@ class _Block:
         while len(paths) <= index:
             before = len(paths) - 1
             statement, path = self.body[before], paths[-1]
-            if isinstance(statement, ast.If):
+            if isinstance(statement, (ast.Raise, ast.Return, ast.Continue, ast.Break)):
+                path = (*path, _ERROR)  # what follows never runs
+            elif isinstance(statement, ast.If):
                 if self._function.conditions.guards_the_rest(statement):
                     path = (*path, self._function.guard(statement, path))
                 elif self._returns_kept(statement, before):

@@ -81,6 +81,8 @@ def unseen_heat(fn: FunctionDef, classes: ClassHierarchy) -> Unseen:
     """What the name of a function says about how often it runs, if no call of it is visible."""
     if _PART_OF_STEP.match(fn.name) or _EVERY_STEP.match(fn.name):
         return Unseen.STEP
+    if fn.cls is None and fn.name.endswith("forward") and not fn.name.startswith("test"):
+        return Unseen.STEP  # it takes the place of a method: `model.forward = our_forward`
     if _MAY_BE_STEP.match(fn.name):
         return Unseen.MODEL
     is_method = fn.cls is not None and not fn.name.startswith("__") and not _SET_UP.match(fn.name)

@@ -319,6 +319,17 @@ CASES |= {
         "def train_step(b):\n    return model(b).sum().item()\n",
         Heat.STEP,
     ),
+    "after an exception that is always raised": (
+        "for b in loader:\n    if wanted:\n        raise NotImplementedError\n        x.sum().item()\n",
+        Heat.ONCE,
+    ),
+    "a function that takes the place of forward": (
+        (
+            "def patch(net):\n    def our_forward(a):\n        return x.sum().item()\n    net.forward = our_forward\n"
+            "patch(model)\n"
+        ),
+        Heat.STEP,
+    ),
     "before the end of the program": (
         "import sys\nfor b in loader:\n    if stopped:\n        x.sum().item()\n        sys.exit(0)\n",
         Heat.ONCE,

@@ -127,7 +127,28 @@ SILENT["a part of a part of a model of an unknown class"] = """
             model(batch).sum().backward()
             kinds = [str(one.blocks[0].linear.kinds) for one in models]
         """
+SILENT["a dict whose values a loop copies to the host"] = """
+        def shown(found):
+            for key in found:
+                found[key] = found[key].detach().cpu().numpy()
+            return int(found["classes"][0]), float(found["scores"].max())
+        for batch in []:
+            found = {"classes": model(batch).argmax(1), "scores": model(batch)}
+            found["scores"].sum().backward()
+            shown(found)
+        """
 REPORTED = {
+    "a dict of which a loop copies some values to the host": """
+        def shown(found):
+            for key in found:
+                if key != "scores":
+                    found[key] = found[key].detach().cpu().numpy()
+            return float(found["scores"].max())
+        for batch in []:
+            found = {"classes": model(batch).argmax(1), "scores": model(batch)}
+            found["scores"].sum().backward()
+            shown(found)
+        """,
     "a part of a batch of an unknown class": """
         import unknown
         for batch in unknown.batches():
