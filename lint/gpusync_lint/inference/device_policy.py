@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
-_DATA_FOLDER = re.compile(r"(^|/)(data|dataset|datasets|dataloaders?|data_loaders?|data_utils|preprocess(ing)?)/")
+_DATA_FOLDER = re.compile(
+    r"(^|/)(data|dataset|datasets|dataloaders?|data_loaders?|data_utils|preprocess(ing)?)/(?!.*eval)"
+)
+"""Folders for data; not what evaluates the outputs of a model, which is often kept beside the data."""
 _MOVES_TO_DEVICE = re.compile(r"cuda|\.to\([\w.]*device")
 _DATA_CLASSES = (
     "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
