@@ -163,7 +163,11 @@ class _Block:
 
     def path_to(self, index: int) -> Path:
         """The path to a statement. The test of a `while` runs as often as its body."""
-        return self.path_into_loop(index) if isinstance(self.body[index], ast.While) else self._path(index)
+        if isinstance(self.body[index], ast.While):
+            return self.path_into_loop(index)
+        path = self._path(index)
+        is_error = isinstance(self.body[index], ast.Raise) and path[-1:] != (_ERROR,)
+        return (*path, _ERROR) if is_error else path
 
     def path_into_loop(self, index: int) -> Path:
         """The path to the body of a loop."""

@@ -319,6 +319,10 @@ CASES |= {
         "def train_step(b):\n    return model(b).sum().item()\n",
         Heat.STEP,
     ),
+    "an exception at the end of a loop": (
+        "for b in loader:\n    if b.known:\n        continue\n    raise ValueError(x.sum().item())\n",
+        Heat.ONCE,
+    ),
     "after an exception that is always raised": (
         "for b in loader:\n    if wanted:\n        raise NotImplementedError\n        x.sum().item()\n",
         Heat.ONCE,
