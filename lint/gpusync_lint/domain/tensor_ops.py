@@ -13,6 +13,7 @@ from gpusync_lint.domain.values import (
     GPU_ABSENT,
     GPU_PRESENT,
     HOST,
+    NESTED,
     UNCOALESCED,
     UNKNOWN,
     Device,
@@ -42,9 +43,12 @@ def tensor_attribute(owner: Value, attribute: str) -> Value:
         return HOST
     if attribute[:1] == "_":
         return UNKNOWN  # what torch keeps with a tensor is no tensor as a rule
+    if owner.ref == NESTED:
+        return UNKNOWN  # a part of a part of an object: `models[0].blocks[0].linear.features`
     # Tensors have no such attribute, so it is an output object of a library (`outputs.loss`) or a batch.
     zero_dim = True if attribute == "loss" else None
-    return tensor_like(owner, False, zero_dim, is_mask_name(attribute), owner.pinned)
+    part = tensor_like(owner, False, zero_dim, is_mask_name(attribute), owner.pinned)
+    return part if owner.certain else part._replace(ref=NESTED)
 
 
 def combine(left: Value, right: Value) -> Value:

@@ -30,7 +30,7 @@ STEPPED = ("trainer", "engine", "agent", "solver", "env", "envs", "environment",
 """Endings of the names of objects whose method `step` runs a model or an environment if it takes arguments."""
 BACKWARD = ("backward", "manual_backward")
 """Methods that run the backward pass."""
-_TEST_FILE = re.compile(r"(^|/)(test_[^/]*|[^/]*_test|conftest)\.py$")
+_TEST_FILE = re.compile(r"(^|/)((test_[^/]*|[^/]*_test|conftest)\.py$|tests/)")
 _ENGINES = ("accelerator", "fabric", "engine", "strategy")
 """Endings of the names of objects that run the backward pass of the loss that they are passed."""
 
@@ -79,7 +79,7 @@ def is_mask_name(name: str) -> bool:
 
 
 def is_test_path(path: str) -> bool:
-    """Whether a file contains tests, by the file names that pytest collects."""
+    """Whether a file contains tests, by the file names that pytest collects, or belongs to a folder of tests."""
     return _TEST_FILE.search(path) is not None
 
 

@@ -176,6 +176,7 @@ class Value(NamedTuple):
     """What it refers to: a definition in the project, or the dotted name of something outside the project.
 
     Of a tensor, `GUESSED` if only a test of its class or an operation on something unknown shows that it is one;
+    `NESTED` if it is an attribute of something that was taken for a tensor and has attributes that tensors lack;
     `UNCOALESCED` of a sparse one whose indices may repeat, `COALESCED` of one whose indices do not.
     """
     const: Any = None
@@ -222,6 +223,7 @@ class Value(NamedTuple):
 
 
 GUESSED = "guessed"
+NESTED = "nested"
 UNCOALESCED = "uncoalesced"
 COALESCED = "coalesced"
 UNKNOWN = Value(Kind.UNKNOWN)

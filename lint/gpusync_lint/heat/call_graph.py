@@ -172,7 +172,9 @@ class _Steps:
                 if kind in _UPDATES:
                     guards.update(guards_in_loop(path))
         for call in node.calls:
-            found = self._found.get(call.callee)
+            found = self._found.get(call.callee, _NO_EVIDENCE)
+            if _is_constructor(call.callee):  # it runs a part of what it makes, to know a size or to initialize it
+                found -= {StepEvidence.MODEL}
             if not found or call.callee == key:
                 continue
             loops = loops_of(call.path)
@@ -259,6 +261,8 @@ def _with_accumulation(found: set[StepEvidence]) -> set[StepEvidence]:
 
 def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
     """What a loop repeats that does not iterate over a data loader, from what is in it."""
+    if form is LoopForm.HANDFUL and found.isdisjoint(_UPDATES | _LOOPS):
+        return LoopKind.EPOCHS
     if StepEvidence.TRAINING in found or found.isdisjoint(_LOOPS):
         return LoopKind.STEPS
     if StepEvidence.PASS in found:
@@ -272,7 +276,7 @@ def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
 
 def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvidence]) -> AbstractSet[StepEvidence]:
     """What a loop is evidence of for the code around it, if it does not iterate over a data loader."""
-    if form is LoopForm.PART:
+    if form is LoopForm.PART or form is LoopForm.HANDFUL:
         return found
     if StepEvidence.PASS in found or (kind is LoopKind.EPOCHS and form is LoopForm.EPOCHS):
         return {StepEvidence.PASS}
@@ -294,8 +298,13 @@ def _outer_loops(node: FunctionNode) -> dict[int, int]:
     return outer
 
 
-def _heat_of_call(call: Call, heat: Heat, callee: FunctionNode) -> Heat:
-    """How often a call runs the body of its callee, given the heat of its statement."""
+def _heat_of_call(caller: Key, call: Call, heat: Heat, callee: FunctionNode) -> Heat:
+    """How often a call runs the body of its callee, given the heat of its statement.
+
+    That tests make objects again and again does not say how often others do.
+    """
+    if heat is Heat.STEP and _is_constructor(call.callee) and is_test_path(caller[0]) > is_test_path(call.callee[0]):
+        return Heat.EPOCH
     if call.repeated and heat is Heat.ONCE:
         return Heat.EPOCH
     return Heat.GUARDED if heat is Heat.STEP and callee.memoized else heat
@@ -338,7 +347,7 @@ def _entry_heats(graph: CallGraph, steps: _Steps) -> dict[Key, FunctionHeat]:
             known = entries.get(call.callee)
             if known is None:
                 continue
-            heat = _heat_of_call(call, _heat_along(call.path, function), graph[call.callee])
+            heat = _heat_of_call(key, call, _heat_along(call.path, function), graph[call.callee])
             is_consumed = call.consumer and call.callee not in consumed and _is_step_in(call, function)
             if is_consumed:
                 consumed.add(call.callee)
@@ -377,6 +386,10 @@ def _with_units(
                 if graph[call.callee].calls:
                     changed.append(call.callee)
     return heats
+
+
+def _is_constructor(key: Key) -> bool:
+    return key[1].rpartition(".")[2] == "__init__"
 
 
 def _is_step_in(call: Call, function: FunctionHeat) -> bool:

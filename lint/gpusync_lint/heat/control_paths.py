@@ -11,13 +11,14 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from gpusync_lint.heat.guards import Conditions, clears_its_flag
+from gpusync_lint.heat.guards import Conditions, clears_its_flag, evaluates
 from gpusync_lint.heat.left_out import contradicts
 from gpusync_lint.heat.loop_forms import form_of
 from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
 from gpusync_lint.heat.optional_arguments import stands_in
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
+from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ _GUARD = PathNode(PathKind.GUARD)
 _EAGER = PathNode(PathKind.EAGER)
 _EXIT = PathNode(PathKind.EXIT)
 _ERROR = PathNode(PathKind.ERROR)
+_EXITS = frozenset({"sys.exit", "exit", "quit", "os._exit"})
+"""Functions that end the program."""
 
 
 class ControlPaths:
@@ -131,7 +134,8 @@ class _Function:
 
     def guard(self, statement: ast.If, path: Path) -> PathNode:
         """The guard that a condition is at the end of a path, if it seldom holds."""
-        line = statement.lineno if self.conditions.periodic(statement.test) else 0
+        may_train = self.conditions.periodic(statement.test) and not evaluates(statement.test)
+        line = statement.lineno if may_train else 0
         loop = next((self.loops[node.line] for node in reversed(path) if node.kind is PathKind.LOOP), None)
         if isinstance(loop, (ast.For, ast.AsyncFor)):
             targets = {node.id for node in ast.walk(loop.target) if isinstance(node, ast.Name)}
@@ -147,7 +151,7 @@ class _Block:
 
     def __init__(self, body: list[ast.stmt], path: Path, in_loop: bool, function: _Function) -> None:
         last = body[-1] if body else None
-        if isinstance(last, ast.Raise) and not any(_leaves(statement) for statement in body):
+        if _ends_run(last) and not any(_leaves(statement) for statement in body):
             path = (*path, _ERROR)
         elif in_loop and isinstance(last, (ast.Return, ast.Break)):
             path = (*path, _EXIT)
@@ -171,7 +175,11 @@ class _Block:
 
     def path_to(self, index: int) -> Path:
         """The path to a statement. The test of a `while` runs as often as its body."""
-        return self.path_into_loop(index) if isinstance(self.body[index], ast.While) else self._path(index)
+        if isinstance(self.body[index], ast.While):
+            return self.path_into_loop(index)
+        path = self._path(index)
+        is_error = isinstance(self.body[index], ast.Raise) and path[-1:] != (_ERROR,)
+        return (*path, _ERROR) if is_error else path
 
     def path_into_loop(self, index: int) -> Path:
         """The path to the body of a loop."""
@@ -199,6 +207,7 @@ class _Block:
             holds = part is statement.body
             if holds and (
                 clears_its_flag(statement)
+                or self._function.conditions.fills(statement)
                 or assigns_what_is_missing(statement, self._function.methods, self.body[:index], self._function.shared)
             ):
                 path = (*path, _GUARD, _EAGER)
@@ -222,7 +231,9 @@ class _Block:
         while len(paths) <= index:
             before = len(paths) - 1
             statement, path = self.body[before], paths[-1]
-            if isinstance(statement, ast.If):
+            if isinstance(statement, (ast.Raise, ast.Return, ast.Continue, ast.Break)):
+                path = (*path, _ERROR)  # what follows never runs
+            elif isinstance(statement, ast.If):
                 if self._function.conditions.guards_the_rest(statement):
                     path = (*path, self._function.guard(statement, path))
                 elif self._returns_kept(statement, before):
@@ -234,6 +245,13 @@ class _Block:
         if self._assignments is None or self._kept is None:
             self._assignments, self._kept = Assignments(self.body, self._function.methods), KeptNames(self.body)
         return returns_what_was_kept(statement, index, self._assignments, self._kept)
+
+
+def _ends_run(statement: ast.stmt | None) -> bool:
+    """Whether a statement ends the program, or raises: `raise ValueError`, `sys.exit(0)`."""
+    if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+        return dotted_path(statement.value.func) in _EXITS
+    return isinstance(statement, ast.Raise)
 
 
 def _leaves(statement: ast.stmt) -> bool:

@@ -22,7 +22,7 @@ from gpusync_lint.heat.capture_regions import CaptureRegions
 from gpusync_lint.heat.control_paths import ControlPaths
 from gpusync_lint.heat.left_out import left_out, spreads_arguments
 from gpusync_lint.heat.loop_units import shows_steps, unit_loops
-from gpusync_lint.heat.memoization import is_memoized
+from gpusync_lint.heat.memoization import is_memoized, memoized_methods
 from gpusync_lint.heat.optional_arguments import OptionalArguments
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import (
@@ -187,9 +187,15 @@ class FrequencyRecorder:
                         bodies.setdefault(name, method.node.body)
         return bodies
 
+    def _memoized_methods(self, fn: FunctionDef) -> frozenset[str]:
+        """The methods that the constructor of the class of a function memoizes."""
+        if fn.cls is None or "cache" not in fn.file.text:
+            return frozenset()
+        return memoized_methods(self._methods_of(fn.cls).get("__init__", []))
+
     def _node(self, fn: FunctionDef) -> FunctionNode:
         is_step_function = fn.name in self._step_functions or fn.qualname in self._step_functions
-        memoized = is_memoized(fn.node)
+        memoized = is_memoized(fn.node) or fn.name in self._memoized_methods(fn)
         passed = None if memoized else self._runs.callback_heat(fn)
         node = FunctionNode(
             convention=Heat.STEP if is_step_function else passed or convention_heat(fn, self._classes),

@@ -27,11 +27,19 @@ _PERIODIC = re.compile(
     re.I,
 )
 """Words in the names of conditions that hold every so many steps. A plain `save` or `plot` is a switch instead."""
+_EVALUATION = re.compile(
+    r"(?<![a-z])(eval|evaluat\w*|val|valid|validat\w*|save|saving|checkpoint|ckpt|snapshot|log|logging|print|plot|viz|vis)"
+    r"(?![a-z])",
+    re.I,
+)
+"""Words in the names of periods after which something is evaluated, saved or shown."""
 _COUNTER = re.compile(
     r"(^|_)(i|it|iter|iters|iteration|iterations|step|steps|count|counter|epoch|updates|batches)$"
     r"|^((batch|step|iter|data)_?)?idx$|^(batch|step|iter)_nb$"
 )
 """Names of what counts steps."""
+_FILLING = frozenset({"append", "add", "extend"})
+_EMPTYING = frozenset({"clear", "pop", "popleft", "remove"})
 _FIRST_FEW = 100
 """The largest number of first steps that are few."""
 
@@ -111,10 +119,52 @@ class Conditions:
             return False
         return self.rarely(statement.test, False)
 
+    def fills(self, statement: ast.If) -> bool:
+        """Whether a block runs until it has filled a list: `if len(images) < 16: images.append(...)`.
+
+        Not if the function empties the list, or loops bind it: then it is filled again and again.
+        """
+        operands = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
+        if statement.orelse or (isinstance(statement.test, ast.BoolOp) and isinstance(statement.test.op, ast.Or)):
+            return False
+        limited = {name for one in operands if (name := _limited_length(one)) is not None} - self._bound_in_loops
+        return bool(limited & _called_on(statement.body, _FILLING)) and limited.isdisjoint(
+            _called_on(self._body, _EMPTYING)
+        )
+
     def counts_with(self, test: ast.expr, names: AbstractSet[str]) -> bool:
         """Whether a condition counts with some of the names, and with no other counter."""
         found = {part.id for part in _parts(test) if isinstance(part, ast.Name)}
         return not found.isdisjoint(names) and (found - names).isdisjoint(self.counters)
+
+
+def _limited_length(test: ast.expr) -> str | None:
+    """The name of what is shorter than a limit where a condition holds: `images` for `len(images) < 16`."""
+    if not isinstance(test, ast.Compare) or len(test.ops) != 1:
+        return None
+    side = test.left if isinstance(test.ops[0], (ast.Lt, ast.LtE)) else test.comparators[0]
+    if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) or not isinstance(side, ast.Call):
+        return None
+    is_length = isinstance(side.func, ast.Name) and side.func.id == "len" and len(side.args) == 1
+    return side.args[0].id if is_length and isinstance(side.args[0], ast.Name) else None
+
+
+def _called_on(body: list[ast.stmt], methods: AbstractSet[str]) -> frozenset[str]:
+    """The names on which some of the methods are called in a block."""
+    return frozenset(
+        node.func.value.id
+        for node in walk_block(body)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Attribute)
+        and node.func.attr in methods
+        and isinstance(node.func.value, ast.Name)
+    )
+
+
+def evaluates(test: ast.expr) -> bool:
+    """Whether a periodic condition is about evaluating, saving or showing, by its names: `step % eval_freq == 0`."""
+    names = (getattr(part, "id", None) or getattr(part, "attr", "") for part in _parts(test))
+    return any(map(_EVALUATION.search, names))
 
 
 def clears_its_flag(statement: ast.If) -> bool:
@@ -204,7 +254,7 @@ def _holds_at_first(node: ast.Compare, counters: AbstractSet[str], outcome: bool
         return False
     left, operator, right = node.left, node.ops[0], node.comparators[0]
     if isinstance(operator, (ast.In, ast.NotIn)):
-        is_few = isinstance(right, (ast.Tuple, ast.List, ast.Set))
+        is_few = isinstance(right, (ast.Tuple, ast.List, ast.Set, ast.Attribute))  # `self.milestones`
         return isinstance(operator, ast.In) is outcome and _is_counter(left, counters) and is_few
     if isinstance(operator, (ast.Eq, ast.NotEq)):
         return isinstance(operator, ast.Eq) is outcome and _is_counter(left, counters) and _is_few(right)

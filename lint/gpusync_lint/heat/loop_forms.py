@@ -28,6 +28,8 @@ _PART_METHODS = frozenset(
 _WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "list", "iter", "zip", "reversed", "sorted", "track", "islice"})
 _FEW = 10
 """The largest constant number of iterations that can be the parts of one step."""
+_HANDFUL = 5
+"""The largest constant number of iterations that is no loop of steps where nothing trains."""
 
 
 def form_of(loop: Loop) -> LoopForm | None:
@@ -41,7 +43,8 @@ def form_of(loop: Loop) -> LoopForm | None:
     if _is_range(iterable):
         return _form_of_range(iterable) or form
     if isinstance(iterable, (ast.Tuple, ast.List, ast.Set)):
-        return LoopForm.PART
+        are_numbers = all(isinstance(getattr(one, "value", None), (int, float)) for one in iterable.elts)
+        return LoopForm.HANDFUL if are_numbers and 0 < len(iterable.elts) <= _HANDFUL else LoopForm.PART
     if isinstance(iterable, ast.Call) and getattr(iterable.func, "attr", "") in _PART_METHODS:
         return LoopForm.PART
     words = list(_names(iterable))
@@ -58,7 +61,8 @@ def _form_of_range(call: ast.expr) -> LoopForm | None:
         return LoopForm.DATA
     if all(isinstance(arg, ast.Constant) for arg in call.args):
         values = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int)]
-        return LoopForm.PART if values and max(values) <= _FEW else None
+        most = max(values, default=_FEW + 1)
+        return None if most > _FEW else LoopForm.PART if most > _HANDFUL else LoopForm.HANDFUL
     words = [word for arg in call.args for word in _names(arg)]
     if any(map(_PART.search, words)):
         return LoopForm.PART

@@ -156,12 +156,26 @@ def kept_names(statement: ast.stmt) -> dict[str, str]:
 
 def is_memoized(node: ast.AST) -> bool:
     """Whether a decorator keeps a function's results, so that it runs once for each set of arguments."""
-    for decorator in getattr(node, "decorator_list", ()):
-        called = decorator.func if isinstance(decorator, ast.Call) else decorator
-        label = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
-        if _MEMOIZING_DECORATOR.search(label):
-            return True
-    return False
+    return any(map(_memoizes, getattr(node, "decorator_list", ())))
+
+
+def memoized_methods(constructor: list[ast.stmt]) -> frozenset[str]:
+    """The methods that a constructor replaces by memoized ones: `self.table = lru_cache(100)(self.table)`."""
+    return frozenset(
+        one.targets[0].attr
+        for one in constructor
+        if isinstance(one, ast.Assign)
+        and isinstance(one.targets[0], ast.Attribute)
+        and isinstance(one.value, ast.Call)
+        and _memoizes(one.value.func)
+        and [dotted_path(arg) for arg in one.value.args] == [dotted_path(one.targets[0])]
+    )
+
+
+def _memoizes(decorator: ast.expr) -> bool:
+    called = decorator.func if isinstance(decorator, ast.Call) else decorator
+    label = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+    return _MEMOIZING_DECORATOR.search(label) is not None
 
 
 def _tested(test: ast.expr, missing: bool, holds: bool = True) -> dict[str, set[str]]:

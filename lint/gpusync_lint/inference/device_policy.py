@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _DEFAULT_DEVICE = re.compile(r"set_default_device\(|set_default_tensor_type\(.*cuda")
+_DATA_FOLDER = re.compile(
+    r"(^|/)(data|dataset|datasets|dataloaders?|data_loaders?|data_utils|preprocess(ing)?)/(?!.*eval)"
+)
+"""Folders for data; not what evaluates the outputs of a model, which is often kept beside the data."""
+_MOVES_TO_DEVICE = re.compile(r"cuda|\.to\([\w.]*device")
 _DATA_CLASSES = (
     "Transform", "Sampler", "Collator", "Collate", "Tokenizer", "TokenizerFast", "FeatureExtractor",
     "FeatureExtractionMixin", "ImageProcessor", "ImageProcessorFast", "ImageProcessingMixin", "VideoProcessor",
@@ -51,6 +56,7 @@ class DevicePolicy:
         """The assumptions of the previous round, for functions that have not run in this one."""
         self._prepares: dict[FunctionDef, bool] = {}
         self._data_classes: dict[ClassDef, bool] = {}
+        self._data_files: dict[ModuleDef, bool] = {}
         self._defaults: dict[ModuleDef, bool] = {}
         self._names_cuda: dict[ModuleDef, bool] = {}
         self._built_on_device = False
@@ -101,6 +107,8 @@ class DevicePolicy:
     def _prepares_itself(self, fn: FunctionDef) -> bool:
         if fn.name.startswith("collate") or fn.name == "__getitem__":
             return True
+        if self._is_data_file(fn.file) and not (fn.cls is not None and self._project.classes.is_module(fn.cls)):
+            return True
         if fn.cls is None:
             return fn.outer is not None and not fn.outer.is_module and self.prepares_data(fn.outer)
         if fn.name.startswith("post_process"):  # processes the output of a model
@@ -108,6 +116,15 @@ class DevicePolicy:
         result = self._data_classes.get(fn.cls)
         if result is None:
             result = self._data_classes[fn.cls] = self._is_data_class(fn.cls)
+        return result
+
+    def _is_data_file(self, file: ModuleDef) -> bool:
+        """Whether a file is in a folder for data, and moves nothing to a device."""
+        result = self._data_files.get(file)
+        if result is None:
+            result = self._data_files[file] = bool(
+                file.outline is None and _DATA_FOLDER.search(file.path) and not _MOVES_TO_DEVICE.search(file.text)
+            )
         return result
 
     def _is_data_class(self, cls: ClassDef) -> bool:

@@ -28,7 +28,7 @@ class PathKind(Enum):
     EXIT = "exit"
     """A block that leaves the loop around it."""
     ERROR = "error"
-    """A block that raises an exception."""
+    """A block that raises an exception, or ends the program."""
     CAPTURE = "capture"
     """The statements from which a CUDA graph is captured."""
     COMPILED = "compiled"
@@ -115,6 +115,8 @@ class LoopForm(Enum):
     """Batches or samples, one after the other: ``for start in range(0, len(data), batch_size)``."""
     PART = "part"
     """Parts of one step: parameters, layers, a small constant number of updates."""
+    HANDFUL = "handful"
+    """A handful of iterations: ``for index in range(3)``. They are parts of a step, or samples that are shown."""
 
 
 class Call(NamedTuple):

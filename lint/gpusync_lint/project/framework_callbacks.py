@@ -22,7 +22,7 @@ _EVERY_STEP = re.compile(
 )
 _PART_OF_STEP = re.compile(
     r"^_?((get|select|choose|take|sample|compute|predict)_actions?|act|loss(_fn|_func|_function)?"
-    r"|(?!make|build|create|init|add|log|print|plot|register|configure|setup|get_loss)\w+_loss"
+    r"|(?!make|build|create|init|add|log|print|plot|register|configure|setup|test|get_loss)\w+_loss"
     r"|(train|val|valid|eval|test)_(one_|on_)?(step|batch|iter|iteration)"
     r"|(update|optimi[sz]e|learn)_((one|on|with|from)_)?(step|batch|iter|iteration|model|networks?|policy|critics?|actors?"
     r"|discriminator|generator|parameters|weights))$"
@@ -72,18 +72,17 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
                 return heat
     if _is_task(fn) or unit_of_convention(fn, classes) is not None:
         return Heat.STEP
-    if fn.cls is not None:
-        is_step = _is_step_method(fn.name, fn.cls, classes)
-    else:
-        is_step = False
-    is_step = is_step or fn.name.startswith("collate") or fn.name.endswith("collate_fn")
-    return Heat.STEP if is_step or _EVERY_STEP.match(fn.name) else Heat.ONCE
+    if fn.cls is not None and (_EVERY_STEP.match(fn.name) or _is_step_method(fn.name, fn.cls, classes)):
+        return Heat.STEP
+    return Heat.STEP if fn.name.startswith("collate") or fn.name.endswith("collate_fn") else Heat.ONCE
 
 
 def unseen_heat(fn: FunctionDef, classes: ClassHierarchy) -> Unseen:
     """What the name of a function says about how often it runs, if no call of it is visible."""
-    if _PART_OF_STEP.match(fn.name):
+    if _PART_OF_STEP.match(fn.name) or _EVERY_STEP.match(fn.name):
         return Unseen.STEP
+    if fn.cls is None and fn.name.endswith("forward") and not fn.name.startswith("test"):
+        return Unseen.STEP  # it takes the place of a method: `model.forward = our_forward`
     if _MAY_BE_STEP.match(fn.name):
         return Unseen.MODEL
     is_method = fn.cls is not None and not fn.name.startswith("__") and not _SET_UP.match(fn.name)

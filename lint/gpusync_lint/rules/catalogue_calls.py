@@ -132,12 +132,25 @@ def _ctc_loss(node: ast.Call, args: list[ast.expr], function: bool, context: Rul
 
 
 def _isin(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
-    tested = context.value(keyword(node, "test_elements") or (args[1] if len(args) > 1 else None))
-    if function and tested.kind is not Kind.HOST and tested.zero_dim is not True:
-        found = [context.confidence(context.value(arg)) for arg in arguments(node)]
-        confidence = min((one for one in found if one is not None), key=lambda one: one.rank, default=None)
-        if confidence is not None:
-            yield Report("checked-arguments", node, confidence)
+    tested = keyword(node, "test_elements") or (args[1] if len(args) > 1 else None)
+    value = context.value(tested)
+    if tested is None or value.kind is not Kind.TENSOR or value.zero_dim is True or _is_listed(tested, context):
+        return
+    confidence = context.confidence(value)
+    if confidence is not None:
+        yield Report("isin", node, confidence)
+
+
+def _is_listed(node: ast.expr, context: RuleContext) -> bool:
+    """Whether the elements of a tensor are listed in Python: `torch.tensor(stop_ids)`, perhaps kept under a name."""
+    if isinstance(node, ast.Name):
+        count, found = context.function.assignments.get(node.id, (0, []))
+        is_known = count == len(found) > 0 and not any(isinstance(one, ast.Name) for one in found)
+        return is_known and all(_is_listed(one, context) for one in found)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
+        return _is_listed(node.func.value, context)
+    is_made = isinstance(node, ast.Call) and context.qualified_name(node.func) in ("torch.tensor", "torch.as_tensor")
+    return is_made and bool(node.args) and context.value(node.args[0]).kind not in (Kind.TENSOR, Kind.ARRAY)
 
 
 def _normal(node: ast.Call, args: list[ast.expr], function: bool, context: RuleContext) -> Iterator[Report]:
@@ -192,7 +205,15 @@ class CallByShape(Rule):
 
     nodes = (ast.Call,)
     calls = tuple(_BY_SHAPE)
-    barriers = ("repeat-interleave", "one-hot", "where-one-argument", "clip-check", "ctc-loss", "checked-arguments")
+    barriers = (
+        "repeat-interleave",
+        "one-hot",
+        "where-one-argument",
+        "clip-check",
+        "ctc-loss",
+        "isin",
+        "checked-arguments",
+    )
     VALID: ClassVar = (
         "x.repeat_interleave(2, 0)",
         "F.one_hot(tgt, 256)",
@@ -200,6 +221,7 @@ class CallByShape(Rule):
         "torch.isin(idx, 3)",
         "torch.normal(v, 1.0)",
         "np.random.default_rng().normal(0, 1)",
+        "ids = torch.tensor([3, 4]).to(device)\ntorch.isin(tgt, ids)",
     )
     INVALID: ClassVar = (
         "x.repeat_interleave(counts, 0)",
@@ -208,6 +230,7 @@ class CallByShape(Rule):
         "torch.isin(idx, li)",
         "torch.normal(0.0, s)",
         "torch.sparse_coo_tensor(idx[None], v[:32])",
+        "torch.isin(tgt, tgt)",
     )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:

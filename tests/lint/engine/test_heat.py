@@ -267,6 +267,95 @@ CASES = {
         Heat.STEP,
     ),
 }
+CASES |= {
+    "a handful of iterations that train nothing": (
+        "for index in range(3):\n    model(x).sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "a handful of updates": (
+        "for index in range(3):\n    model(x).sum().backward()\n    opt.step()\n    x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a handful of iterations in every step": (
+        "for b in loader:\n    for index in range(3):\n        model(b).sum().item()\n",
+        Heat.STEP,
+    ),
+    "until a list is full": (
+        "kept = []\nfor b in loader:\n    if wanted and len(kept) < 16:\n        kept.append(x.sum().item())\n",
+        Heat.GUARDED,
+    ),
+    "until a list is full that is emptied": (
+        (
+            "kept = []\nfor b in loader:\n    if len(kept) < 16:\n        kept.append(x.sum().item())\n"
+            "    else:\n        pass\n    if len(kept) == 16:\n        kept.clear()\n"
+        ),
+        Heat.STEP,
+    ),
+    "until a list of the step is full": (
+        ("for b in loader:\n    kept = []\n    if len(kept) < 16:\n        kept.append(x.sum().item())\n"),
+        Heat.STEP,
+    ),
+    "for a few numbers": (
+        "for size in [3, 6, 12]:\n    model(x).sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "where it is evaluated now and then, by a function that may train": (
+        (
+            "def run(b, trains):\n    loss = model(b).sum()\n"
+            "    if trains:\n        loss.backward()\n        opt.step()\n"
+            "for i, b in enumerate(loader):\n    run(b, True)\n"
+            "    if i % eval_freq == 0:\n        run(b, False)\n        x.sum().item()\n"
+        ),
+        Heat.GUARDED,
+    ),
+    "a function named like a step that is called now and then": (
+        (
+            "def eval_step():\n    return x.sum().item()\n"
+            "for i, b in enumerate(loader):\n    model(b).sum().backward()\n    if i % 100 == 0:\n        eval_step()\n"
+        ),
+        Heat.GUARDED,
+    ),
+    "a function named like a step that nothing visible calls": (
+        "def train_step(b):\n    return model(b).sum().item()\n",
+        Heat.STEP,
+    ),
+    "an exception at the end of a loop": (
+        "for b in loader:\n    if b.known:\n        continue\n    raise ValueError(x.sum().item())\n",
+        Heat.ONCE,
+    ),
+    "after an exception that is always raised": (
+        "for b in loader:\n    if wanted:\n        raise NotImplementedError\n        x.sum().item()\n",
+        Heat.ONCE,
+    ),
+    "a function that takes the place of forward": (
+        (
+            "def patch(net):\n    def our_forward(a):\n        return x.sum().item()\n    net.forward = our_forward\n"
+            "patch(model)\n"
+        ),
+        Heat.STEP,
+    ),
+    "before the end of the program": (
+        "import sys\nfor b in loader:\n    if stopped:\n        x.sum().item()\n        sys.exit(0)\n",
+        Heat.ONCE,
+    ),
+    "a constructor that runs a part of itself": (
+        (
+            "class Net(torch.nn.Module):\n    def __init__(self):\n        self.net = torch.nn.Linear(4, 4).cuda()\n"
+            "        self.size = self.net(x).sum().item()\n"
+            "nets = [None, None]\nfor name in names:\n    nets[name] = Net()\n"
+        ),
+        Heat.EPOCH,
+    ),
+    "a method that the constructor memoizes": (
+        (
+            "from functools import lru_cache\nclass Pattern:\n    def __init__(self):\n"
+            "        self.table = lru_cache(100)(self.table)\n"
+            "    def table(self, size):\n        return x.sum().item()\n"
+            "pattern = Pattern()\nfor b in loader:\n    pattern.table(len(b))\n"
+        ),
+        Heat.GUARDED,
+    ),
+}
 CLASS = """
 class Net(torch.nn.Module):
     def __init__(self):
@@ -300,6 +389,7 @@ RARELY = {
     "the message of an assertion": "assert size > 3, f'{a.sum().item()}'",
     "an exception that is handled": "try:\n    a.sum()\nexcept RuntimeError:\n    a.sum().item()",
     "after an early return": "if not self.should_log:\n    return\na.sum().item()",
+    "at milestones": "if self.step in self.milestones:\n    a.sum().item()",
     "in the first step": "if self.step == 0:\n    a.sum().item()",
     "where the remainder is told first": "now = self.steps % 100 == 0\nif now:\n    a.sum().item()",
     "unless a remainder is left": "if not self.steps % 100:\n    a.sum().item()",
@@ -353,6 +443,22 @@ def test_heat(lint, name):
     code, heat = CASES[name]
     found = [finding for finding in lint(SETUP + code) if finding.code == "GS201"]
     assert [finding.heat for finding in found] == [heat]
+
+
+def test_objects_that_tests_make_again_and_again_are_made_once(lint):
+    agent = (
+        "class Agent:\n    def __init__(self):\n        self.scale = torch.ones(4, device=device).sum().item()\n"
+        "        self.model = model\n    def act(self, a):\n        return self.model(a).sum().item()\n"
+    )
+    test = (
+        "from agent import Agent\ndef test_it():\n    for seed in range(99):\n        agent = Agent()\n"
+        "        agent.act(x)\n"
+    )
+    found = lint(agent=SETUP + agent, tests__test_agent=SETUP + test)
+    assert sorted((finding.span.line - SETUP.count("\n"), finding.heat) for finding in found) == [
+        (3, Heat.EPOCH),
+        (6, Heat.STEP),
+    ]
 
 
 def test_a_function_named_in_the_settings_runs_every_step(lint):

@@ -120,7 +120,42 @@ SILENT = {
             y = torch.sparse.FloatTensor(x._indices(), x._values(), x.shape).to(x.device)
         """,
 }
+SILENT["a part of a part of a model of an unknown class"] = """
+        import unknown
+        models = [one.to(device) for one in unknown.models()]
+        for batch in []:
+            model(batch).sum().backward()
+            kinds = [str(one.blocks[0].linear.kinds) for one in models]
+        """
+SILENT["a dict whose values a loop copies to the host"] = """
+        def shown(found):
+            for key in found:
+                found[key] = found[key].detach().cpu().numpy()
+            return int(found["classes"][0]), float(found["scores"].max())
+        for batch in []:
+            found = {"classes": model(batch).argmax(1), "scores": model(batch)}
+            found["scores"].sum().backward()
+            shown(found)
+        """
 REPORTED = {
+    "a dict of which a loop copies some values to the host": """
+        def shown(found):
+            for key in found:
+                if key != "scores":
+                    found[key] = found[key].detach().cpu().numpy()
+            return float(found["scores"].max())
+        for batch in []:
+            found = {"classes": model(batch).argmax(1), "scores": model(batch)}
+            found["scores"].sum().backward()
+            shown(found)
+        """,
+    "a part of a batch of an unknown class": """
+        import unknown
+        for batch in unknown.batches():
+            batch = batch.to(device)
+            model(batch.graph.x).sum().backward()
+            print(batch.graph.x)
+        """,
     "arithmetic with a number on the host": """
         def scaled(output):
             return (output * torch.tensor(0.5)).max().item()
@@ -246,3 +281,13 @@ def test_the_conversion_of_an_argument_of_another_type_is_no_warning(lint):
             kl(x, 0.0, model.weight).backward()
         """
     assert [finding.heat for finding in lint(TRAINING + textwrap.dedent(code))] == [Heat.GUARDED]
+
+
+@pytest.mark.parametrize(("folder", "codes"), [("data", set()), ("ops", {"GS205"})])
+def test_what_a_folder_for_data_prepares_is_on_the_host(lint, folder, codes):
+    crop = "import torch\ndef crop(sample):\n    kept = torch.nonzero(sample['mask'])\n    return int(kept[0])\n"
+    train = (
+        f"from {folder}.crops import crop\nfor sample in []:\n    crop(sample)\n    model(sample).sum().backward()\n"
+    )
+    found = lint(**{f"{folder}____init__": "", f"{folder}__crops": crop, "train": TRAINING + train})
+    assert {finding.code for finding in found if finding.path.endswith("crops.py")} == codes

@@ -6,7 +6,18 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join
-from gpusync_lint.domain.values import BATCH, HOST, LOADER, UNKNOWN, Kind, Value, host_constant, list_of, tuple_of
+from gpusync_lint.domain.values import (
+    BATCH,
+    HOST,
+    LOADER,
+    UNKNOWN,
+    Kind,
+    Value,
+    dict_of,
+    host_constant,
+    list_of,
+    tuple_of,
+)
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.assignments import bind
 from gpusync_lint.inference.transfer.iteration import iterated, yields_batches
@@ -21,6 +32,7 @@ _KEY = host_constant("")
 """A key of a dict, of which only the type is known."""
 _ENUMERATED = list_of(tuple_of([HOST, UNKNOWN]))
 """What `enumerate` returns for something unknown."""
+_MAY_BE_DICTS = frozenset({Kind.DICT, Kind.UNKNOWN, Kind.TENSOR, Kind.MOVED})
 _Loop = ast.For | ast.AsyncFor | ast.While
 
 
@@ -37,8 +49,34 @@ def for_loop(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
     if isinstance(node, ast.For):
         bind_schedule(frame, node)
     frame.execute(node.body)
+    rewritten = _rewritten(frame, node)
     _leave(frame, node, mark)
+    if rewritten is not None:
+        frame.store.set(*rewritten)
     frame.execute(node.orelse)
+
+
+def _rewritten(frame: Frame, node: ast.For | ast.AsyncFor) -> tuple[str, Value] | None:
+    """The path of a dict whose values a loop replaces, and what it is then: `for key in a: a[key] = a[key].cpu()`."""
+    iterable = node.iter
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute) and iterable.func.attr == "keys":
+        iterable = iterable.func.value
+    path = dotted_path(iterable)
+    if path is None or not isinstance(node.target, ast.Name):
+        return None
+    for one in node.body:
+        target = one.targets[0] if isinstance(one, ast.Assign) else None
+        if (
+            isinstance(one, ast.Assign)
+            and isinstance(target, ast.Subscript)
+            and isinstance(target.slice, ast.Name)
+            and target.slice.id == node.target.id
+            and dotted_path(target.value) == path
+        ):
+            old, value = frame.store.get(path), frame.values.get(one.value)
+            if value is not None and (old is None or old.kind in _MAY_BE_DICTS):
+                return path, dict_of((), value)
+    return None
 
 
 def _iterates_over_keys(node: ast.For | ast.AsyncFor, iterable: Value) -> bool:
