@@ -147,9 +147,11 @@ def _is_listed(node: ast.expr, context: RuleContext) -> bool:
         count, found = context.function.assignments.get(node.id, (0, []))
         is_known = count == len(found) > 0 and not any(isinstance(one, ast.Name) for one in found)
         return is_known and all(_is_listed(one, context) for one in found)
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
+    if not isinstance(node, ast.Call):
+        return False
+    if isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
         return _is_listed(node.func.value, context)
-    is_made = isinstance(node, ast.Call) and context.qualified_name(node.func) in ("torch.tensor", "torch.as_tensor")
+    is_made = context.qualified_name(node.func) in ("torch.tensor", "torch.as_tensor")
     return is_made and bool(node.args) and context.value(node.args[0]).kind not in (Kind.TENSOR, Kind.ARRAY)
 
 
