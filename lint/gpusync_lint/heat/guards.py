@@ -163,7 +163,7 @@ def _called_on(body: list[ast.stmt], methods: AbstractSet[str]) -> frozenset[str
 
 def evaluates(test: ast.expr) -> bool:
     """Whether a periodic condition is about evaluating, saving or showing, by its names: `step % eval_freq == 0`."""
-    names = (getattr(part, "id", None) or getattr(part, "attr", "") for part in _parts(test))
+    names = (str(getattr(part, "id", "") or getattr(part, "attr", "")) for part in _parts(test))
     return any(_EVALUATION.search(name) for name in names)
 
 
