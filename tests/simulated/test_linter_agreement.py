@@ -63,4 +63,4 @@ def test_every_operator_that_takes_a_number():
     found, tally = differences(programs)
     assert found == {statement: verdict for statement, (verdict, _) in DIFFERENT_OPERATORS.items()}
     assert tally["agree"] >= 2300
-    assert len(without) <= 60
+    assert len(without) <= 65
