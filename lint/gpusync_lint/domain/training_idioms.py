@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 
 from gpusync_lint.syntax.names import dotted_path
 
@@ -78,6 +79,7 @@ def is_mask_name(name: str) -> bool:
     return name == "mask" or name.endswith("_mask")
 
 
+@lru_cache(maxsize=4096)
 def is_test_path(path: str) -> bool:
     """Whether a file contains tests, by the file names that pytest collects, or belongs to a folder of tests."""
     return _TEST_FILE.search(path) is not None

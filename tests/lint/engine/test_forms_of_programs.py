@@ -117,3 +117,16 @@ def test_an_operation_on_a_tensor_returns_one():
     assert not combine(guessed, guessed).certain
     assert not combine(guessed, HOST).certain
     assert not combine(tensor(Device.CPU), guessed).certain
+
+
+def test_tests_do_not_say_what_parameters_hold(lint):
+    library = (
+        "import torch\ndef marked(rows: torch.Tensor):\n    return rows[rows > 0]\n"
+        "def train():\n    for i in range(9):\n        marked(torch.zeros(3, device='cuda'))\n"
+    )
+    tests = (
+        "import torch\nfrom library import marked\ndef test_marked():\n"
+        "    for device in ('cpu', 'cuda'):\n        marked({'rows': 1})\n        marked([torch.zeros(3)])\n"
+    )
+    found = [one for one in lint(library=library, test_library=tests) if one.path.startswith("library")]
+    assert [(one.code, one.confidence) for one in found if one.code == "GS402"] == [("GS402", Confidence.HIGH)]
