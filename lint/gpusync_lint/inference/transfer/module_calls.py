@@ -76,7 +76,15 @@ def _device_of_inputs(frame: Frame, call: Call) -> Device:
 
 def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:
     result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs)
+    if not frame.tracks_gradients():
+        result = _without_gradient(result)
     return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
+
+
+def _without_gradient(value: Value) -> Value:
+    if value.kind is Kind.TUPLE and value.items:
+        return value._replace(items=tuple(map(_without_gradient, value.items)))
+    return value._replace(gradient=Gradient.NONE) if value.gradient else value
 
 
 def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:
