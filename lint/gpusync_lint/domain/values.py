@@ -127,6 +127,8 @@ class Gradient(_Enumeration):
     """There is none, or nothing is known about it."""
     FLOWS: ClassVar[Gradient]
     """It reaches parameters: the tensor is an output of a module, or computed from one."""
+    THROUGH_COPY: ClassVar[Gradient]
+    """It passes through a copy to the host, so that the gradient is copied to the device, and the host waits."""
     THROUGH_SPARSE: ClassVar[Gradient]
     """It passes through a product with a sparse tensor, and the host waits."""
     THROUGH_PRODUCT: ClassVar[Gradient]

@@ -77,6 +77,7 @@ class Inference:
         self._targets: dict[tuple[str, str], list[FunctionDef]] = {}
         self._carried: dict[ast.stmt, frozenset[str]] = {}
         self._schedules: dict[ast.For, Schedule | None] = {}
+        self._tests = frozenset(file for file in project.files if is_test_path(file.path))
         self._depth = 0
 
     # results
@@ -273,9 +274,9 @@ class Inference:
         """Call a function of the project: pass the arguments to its parameters, and return its result."""
         caller.summary.effects.calls.append(CallSite(fn, caller.statement, caller.comprehensions > 0))
         state = self.state(fn)
-        # What a test passes does not say what the parameters of a library hold.
-        is_passed = is_test_path(fn.file.path) or not is_test_path(caller.fn.file.path)
-        widened = is_passed and self._entries.pass_arguments(state, args, kwargs)
+        # Tests run on the host what their project runs elsewhere.
+        is_tested = caller.fn.file in self._tests and fn.file not in self._tests
+        widened = not is_tested and self._entries.pass_arguments(state, args, kwargs)
         node = fn.node
         if isinstance(node, ast.Module):
             return UNKNOWN

@@ -93,6 +93,7 @@ _BACKWARD_WAITS = {
     Gradient.THROUGH_INDEX: "index-gradient",
     Gradient.THROUGH_PRODUCT: "product-gradient",
     Gradient.THROUGH_SPARSE: "sparse-gradient",
+    Gradient.THROUGH_COPY: "copy-gradient",
 }
 """The barriers of what a gradient can pass through."""
 
@@ -111,12 +112,14 @@ class WaitingBackward(Rule):
         "loss = model(x).mean() + x.prod()\nloss.backward()",
         "with torch.no_grad():\n    y = model(x)[m].mean()\nloss = (model(x) - y).mean()\nloss.backward()",
         "loss = model(x).mean() + model(x).detach()[m].mean()\nloss.backward()",
+        "loss = model(x).mean() + model(x).detach().cpu().mean()\nloss.backward()",
     )
     INVALID: ClassVar = (
         "loss = F.mse_loss(x[m], x2[m])\nloss.backward()",
         "loss = F.mse_loss(model(x)[m], x2[m])\nloss.backward()",
         "loss = model(x).prod(1).mean()\nloss.backward()",
         "loss = model(x)[cidx].sum()\nloss.backward()",
+        "loss = model(x).cpu().mean()\nloss.backward()",
         (
             "a = torch.sparse_coo_tensor(torch.ones(2, 3).long(), torch.ones(3), (8, 8)).to(dev).coalesce()\n"
             "loss = torch.sparse.mm(a, model(x)).sum()\nloss.backward()"

@@ -70,6 +70,14 @@ FOUND = {
         "            batch = [x.to(self.device) for x in row]\n            self.seen += (batch[-1] != 0).sum()\n"
         "            if self.seen < self.config.warmup: pass\n"
     ),
+    "the backward pass of a mask behind an unknown model that was moved": (
+        "def train(loader, **options):\n    net = options['net'].to('cuda')\n    for x in loader:\n"
+        "        out = net(x.cuda())\n        loss = out[out > 0].mean()\n        loss.backward()\n"
+    ),
+    "the backward pass of a loss on the host": (
+        "net = nn.Linear(3, 3).cuda()\nfor x in DataLoader([]):\n    out = net(x.cuda()).to('cpu')\n"
+        "    loss = out.pow(2).mean()\n    loss.backward()\n"
+    ),
     "an argument with methods that only tensors have": (
         "device = torch.device('cuda')\ndef weigh(x, y):\n    z = x.unsqueeze(0)\n    if (x > 0).all():\n"
         "        return y\n    return z\nfor i in range(9):\n    if weigh(load(), 1): pass\n"
@@ -392,6 +400,28 @@ def test_an_object_that_a_star_import_brings_is_known():
     }
     found = engine.analyze([Source(path, text) for path, text in files.items()], EngineSettings()).findings
     assert [(one.path, one.code, one.span.line) for one in found] == [("train.py", "GS504", 5)]
+
+
+def test_what_was_computed_without_gradients_says_nothing_about_the_backward_pass(lint):
+    code = (
+        "class Net(nn.Module):\n    def __init__(self):\n        self.one = nn.Linear(3, 3)\n"
+        "    def forward(self, x):\n        return self.one(x), x\nnet = Net().cuda()\nfor x in DataLoader([]):\n"
+        "    x = x.cuda(non_blocking=True)\n    with torch.no_grad():\n        target, _ = net(x)\n"
+        "        kept = target.cpu()\n    loss = (net(x)[0] - kept.cuda()).mean()\n    loss.backward()\n"
+    )
+    assert "GS603" not in {finding.code for finding in lint(HEAD + code)}
+    assert "GS603" in {finding.code for finding in lint(HEAD + code.replace("torch.no_grad()", "open('x')"))}
+
+
+def test_a_test_does_not_say_where_the_arguments_of_what_it_tests_are():
+    files = {
+        "weights.py": "import torch\ndevice = torch.device('cuda')\n"
+        "def weigh(x: torch.Tensor):\n    return x.sum().item()\n",
+        "tests/test_weights.py": "import torch\nfrom weights import weigh\n"
+        "def test_it():\n    assert weigh(torch.ones(3)) == 3\n",
+    }
+    found = engine.analyze([Source(path, text) for path, text in files.items()], EngineSettings()).findings
+    assert [(one.path, one.code) for one in found] == [("weights.py", "GS201")]
 
 
 def _heats_of_items(code):

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import join_elements
-from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Kind, Value, alternatives
+from gpusync_lint.domain.values import GPU_TENSOR, UNKNOWN, Gradient, Kind, Value, alternatives
 from gpusync_lint.inference.tables import CALLS, Call, calls
 from gpusync_lint.inference.transfer.module_calls import call_module
 from gpusync_lint.model.placement import StepEvidence
@@ -56,4 +56,5 @@ def call_instance(frame: Frame, call: Call) -> Value | None:
 def call_moved(frame: Frame, call: Call) -> Value:
     """Call an unknown object that was moved to a device: a model."""
     frame.record_step_evidence(StepEvidence.MODEL)
-    return GPU_TENSOR._replace(certain=False)
+    gradient = Gradient.FLOWS if frame.tracks_gradients() else Gradient.NONE
+    return GPU_TENSOR._replace(certain=False, gradient=gradient)

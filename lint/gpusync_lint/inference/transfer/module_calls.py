@@ -80,6 +80,8 @@ def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device
     if device is Device.CPU and frame.fn.is_module:
         call = _on_assumed_device(frame, forward, call)
     result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs)
+    if not frame.tracks_gradients():
+        result = _without_gradient(result)
     return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
 
 
@@ -93,6 +95,12 @@ def _on_assumed_device(frame: Frame, forward: FunctionDef, call: Call) -> Call:
         return call
     args = [with_device(value, device) for value in call.args]
     return call._replace(args=args, kwargs={name: with_device(value, device) for name, value in call.kwargs.items()})
+
+
+def _without_gradient(value: Value) -> Value:
+    if value.kind is Kind.TUPLE and value.items:
+        return value._replace(items=tuple(map(_without_gradient, value.items)))
+    return value._replace(gradient=Gradient.NONE) if value.gradient else value
 
 
 def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:

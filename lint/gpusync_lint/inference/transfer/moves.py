@@ -14,6 +14,7 @@ from gpusync_lint.domain.values import (
     MOVED,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     alternatives,
@@ -40,6 +41,8 @@ def move(frame: Frame, call: Call) -> Value:
     target = _target(frame, call)
     if kind is Kind.TENSOR:
         dtypes = [value for value in call.values if value.kind is Kind.DTYPE]
+        if target is Device.CPU and receiver.gradient and receiver.on_device and frame.tracks_gradients():
+            receiver = receiver._replace(gradient=max(receiver.gradient, Gradient.THROUGH_COPY))
         if call.method == "cpu":
             return receiver._replace(device=Device.CPU, certain=True, zero_dim=receiver.zero_dim or False, pinned=False)
         return receiver._replace(
