@@ -32,6 +32,9 @@ def left_out(fn: FunctionDef, is_passed: Callable[[str], bool]) -> Defaults:
     if isinstance(fn.node, ast.Module):
         return {}
     arguments = fn.node.args
+    if not arguments.defaults and not any(arguments.kw_defaults):
+        return {}
+    conditions = " ".join(line for line in fn.file.source_of(fn.node).split("\n") if "if " in line)
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
         *zip(reversed(positional), reversed(arguments.defaults), strict=False),
@@ -39,7 +42,7 @@ def left_out(fn: FunctionDef, is_passed: Callable[[str], bool]) -> Defaults:
     ]
     found: Defaults = {}
     for parameter, default in pairs:
-        value = _constant(default) if default is not None else _UNKNOWN
+        value = _constant(default) if default is not None and parameter.arg in conditions else _UNKNOWN
         if value is not _UNKNOWN and not is_passed(parameter.arg):
             found[parameter.arg] = value
     return {name: value for name, value in found.items() if name not in fn.assignments} if found else found
