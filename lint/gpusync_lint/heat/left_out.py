@@ -6,6 +6,8 @@ import ast
 import operator
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.syntax.traversal import children
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -50,11 +52,17 @@ def left_out(fn: FunctionDef, is_passed: Callable[[str], bool]) -> Defaults:
 
 def spreads_arguments(statement: ast.stmt) -> bool:
     """Whether a call in a statement may pass more arguments than it shows: `f(*args, **kwargs)`."""
-    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-    return any(
-        isinstance(call.args[-1] if call.args else None, ast.Starred) or any(word.arg is None for word in call.keywords)
-        for call in calls
-    )
+    stack = children(statement)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Call) and (
+            isinstance(node.args[-1] if node.args else None, ast.Starred)
+            or any(word.arg is None for word in node.keywords)
+        ):
+            return True
+        if not isinstance(node, ast.stmt):  # a statement in a block has calls of its own
+            stack += children(node)
+    return False
 
 
 def contradicts(test: ast.expr, holds: bool, defaults: Mapping[str, object]) -> bool:
