@@ -6,6 +6,8 @@ import ast
 import operator
 from typing import TYPE_CHECKING, Any
 
+from gpusync_lint.syntax.traversal import children
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -32,6 +34,9 @@ def left_out(fn: FunctionDef, is_passed: Callable[[str], bool]) -> Defaults:
     if isinstance(fn.node, ast.Module):
         return {}
     arguments = fn.node.args
+    if not arguments.defaults and not any(arguments.kw_defaults):
+        return {}
+    conditions = " ".join(line for line in fn.file.source_of(fn.node).split("\n") if "if " in line)
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = [
         *zip(reversed(positional), reversed(arguments.defaults), strict=False),
@@ -39,7 +44,7 @@ def left_out(fn: FunctionDef, is_passed: Callable[[str], bool]) -> Defaults:
     ]
     found: Defaults = {}
     for parameter, default in pairs:
-        value = _constant(default) if default is not None else _UNKNOWN
+        value = _constant(default) if default is not None and parameter.arg in conditions else _UNKNOWN
         if value is not _UNKNOWN and not is_passed(parameter.arg):
             found[parameter.arg] = value
     return {name: value for name, value in found.items() if name not in fn.assignments} if found else found
@@ -47,11 +52,17 @@ def left_out(fn: FunctionDef, is_passed: Callable[[str], bool]) -> Defaults:
 
 def spreads_arguments(statement: ast.stmt) -> bool:
     """Whether a call in a statement may pass more arguments than it shows: `f(*args, **kwargs)`."""
-    calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
-    return any(
-        isinstance(call.args[-1] if call.args else None, ast.Starred) or any(word.arg is None for word in call.keywords)
-        for call in calls
-    )
+    stack = children(statement)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Call) and (
+            isinstance(node.args[-1] if node.args else None, ast.Starred)
+            or any(word.arg is None for word in node.keywords)
+        ):
+            return True
+        if not isinstance(node, ast.stmt):  # a statement in a block has calls of its own
+            stack += children(node)
+    return False
 
 
 def contradicts(test: ast.expr, holds: bool, defaults: Mapping[str, object]) -> bool:

@@ -13,8 +13,8 @@ from gpusync_lint.domain.values import (
     Device,
     Kind,
     Value,
+    contents,
     dict_of,
-    has_tensor,
     host_constant,
     list_of,
 )
@@ -45,8 +45,8 @@ _SETTING_PREFIXES = ("num_", "n_", "max_", "min_", "return_", "use_", "is_", "ha
 """Parameters of these methods with such names are numbers, strings or flags."""
 MAX_KEYS = 32
 """The largest number of keyword arguments of a `**kwargs` that are told apart."""
-_KEPT = frozenset({Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.DEVICE, Kind.INSTANCE, Kind.MOVED})
-"""Kinds of values that are kept in a `**kwargs`, beside those that hold tensors."""
+_KEPT = frozenset({Kind.TENSOR, Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.DEVICE, Kind.INSTANCE, Kind.MOVED})
+_CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _NO_ARGUMENTS = list_of(None)
 _ANY_KEYWORDS = dict_of((), UNKNOWN)
 
@@ -81,9 +81,7 @@ class _Binding(NamedTuple):
             passed.append(("*", list_of(join_elements(list(args[len(positional) :])))))
         if has_keywords and kwargs:
             others = tuple(
-                item
-                for item in kwargs.items()
-                if (item[1].kind in _KEPT or has_tensor(item[1])) and item[0] not in names and item[0] != "**"
+                item for item in kwargs.items() if _is_kept(item[1]) and item[0] not in names and item[0] != "**"
             )
             if others:
                 passed.append(("**", dict_of(others[:MAX_KEYS], UNKNOWN)))
@@ -223,6 +221,13 @@ class EntryStates:
             fallback = _tensor_by_convention(name, self._devices.assumed_device(reader.fn))
         default_name = default.id if isinstance(default, ast.Name) else ""
         return Parameter(name, name, fallback, default_name=default_name, on_cpu=on_cpu)
+
+
+def _is_kept(value: Value) -> bool:
+    """Whether a value in a `**kwargs` is told apart from others: an object, a tensor, or a container of tensors."""
+    if value.kind in _CONTAINERS:
+        return any(one.kind is Kind.TENSOR for one in contents(value))
+    return value.kind in _KEPT
 
 
 def _binding(fn: FunctionDef) -> _Binding:

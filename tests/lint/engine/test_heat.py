@@ -496,3 +496,59 @@ def test_a_loop_over_layers_does_not_make_its_caller_an_epoch(lint):
         "net = Net().to(device)\nfor i in range(9):\n    net.act(x).sum().item()\n"
     )
     assert [finding.heat for finding in lint(SETUP + code)] == [Heat.STEP]
+
+
+LEFT_OUT = """
+import torch
+from torch.utils.data import DataLoader
+model = torch.nn.Linear(4, 4).cuda()
+def run(x, lengths=None, norm=2.0, quiet=True, *, scale=0):
+    out = model(x)
+    if {test}:
+        print(out.sum().item())
+    return out
+for x in DataLoader([], pin_memory=True):
+    {call}.sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "call", "heat"),
+    [
+        ("lengths is not None", "run(x)", Heat.GUARDED),
+        ("lengths", "run(x)", Heat.GUARDED),
+        ("not quiet", "run(x)", Heat.GUARDED),
+        ("norm == float('inf')", "run(x)", Heat.GUARDED),
+        ("scale > 0 and model.training", "run(x)", Heat.GUARDED),
+        ("lengths is None", "run(x)", Heat.STEP),
+        ("norm == 2.0", "run(x)", Heat.STEP),
+        ("scale > 0 or model.training", "run(x)", Heat.STEP),
+        ("lengths is not None", "run(x, lengths=x)", Heat.STEP),
+        ("lengths is not None", "run(*[x, x])", Heat.STEP),
+        ("lengths is not None", "run(x, **model.options)", Heat.STEP),
+    ],
+)
+def test_a_block_for_an_argument_that_every_call_leaves_out_is_a_note(lint, test, call, heat):
+    found = lint(LEFT_OUT.format(test=test, call=call))
+    assert [one.heat for one in found if one.code == "GS201"] == [heat]
+
+
+def test_a_demo_on_the_host_says_nothing_about_the_inputs_of_a_module(lint):
+    source = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(4, 8))
+    def forward(self, images, index):
+        device = images.device
+        return self.table[torch.arange(3, device=device)] + self.table[index]
+if __name__ == "__main__":
+    net = Net()
+    for _ in range(10):
+        print(net({images}, torch.randint(0, 4, (3,))))
+"""
+    assert lint(source.format(images="torch.randn(2, 3)")) == []
+    moved = source.replace("Net()\n    for", "Net().cuda()\n    for").format(images="torch.randn(2, 3).cuda()")
+    assert "GS504" in {one.code for one in lint(moved)}

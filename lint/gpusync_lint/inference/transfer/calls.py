@@ -116,9 +116,7 @@ def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
         if keyword.arg is not None:
             kwargs[keyword.arg] = value
         elif value.kind is Kind.DICT:
-            for name, item in value.items or ():
-                if name not in kwargs:  # which keys a dict has is not certain, so a default may hold instead
-                    kwargs[name] = item if item.const is None else item._replace(const=None)
+            kwargs.update({name: item for name, item in value.items or () if name not in kwargs})
         elif value.kind is Kind.TENSOR:
             kwargs.setdefault("**", value)
     return kwargs

@@ -121,12 +121,16 @@ def _is_tensor(frame: Frame, test: ast.expr) -> bool | None:
 
 
 def _is_local_constant(frame: Frame, test: ast.expr, value: Value) -> bool:
-    """Whether a condition is a local name that holds True or False and nothing else."""
+    """Whether a condition is a local name that holds True or False and nothing else.
+
+    A parameter may hold its default as well, for calls that leave it out.
+    """
     return (
         isinstance(test, ast.Name)
         and isinstance(value.const, bool)
         and not frame.fn.is_module
         and test.id in frame.names
+        and test.id not in frame.summary.entry
     )
 
 
