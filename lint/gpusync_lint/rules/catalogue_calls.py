@@ -156,8 +156,9 @@ def _is_listed(node: ast.expr, context: RuleContext) -> bool:
         )
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("to", "cuda"):
         return _is_listed(node.func.value, context)
-    is_made = isinstance(node, ast.Call) and context.qualified_name(node.func) in ("torch.tensor", "torch.as_tensor")
-    return is_made and bool(node.args) and context.value(node.args[0]).kind not in (Kind.TENSOR, Kind.ARRAY)
+    if not isinstance(node, ast.Call) or context.qualified_name(node.func) not in ("torch.tensor", "torch.as_tensor"):
+        return False
+    return bool(node.args) and context.value(node.args[0]).kind not in (Kind.TENSOR, Kind.ARRAY)
 
 
 _BY_SHAPE: dict[str, Callable[[ast.Call, list[ast.expr], bool, RuleContext], Iterator[Report]]] = {
