@@ -74,6 +74,7 @@ class FrequencyRecorder:
         """Whether the text of a file contains the word `yield`."""
         self._methods: dict[ClassDef, dict[str, list[ast.stmt]]] = {}
         self._overrides: dict[FunctionDef, list[FunctionDef]] = {}
+        self._memoized: dict[ClassDef, frozenset[str]] = {}
         self._names: dict[FunctionDef, str] = {}
         """The names of functions in their keys."""
         self._calls = _calls(project, runs)
@@ -187,15 +188,20 @@ class FrequencyRecorder:
                         bodies.setdefault(name, method.node.body)
         return bodies
 
-    def _memoized_methods(self, fn: FunctionDef) -> frozenset[str]:
-        """The methods that the constructor of the class of a function memoizes."""
-        if fn.cls is None or "cache" not in fn.file.text:
+    def _memoized_methods(self, cls: ClassDef | None) -> frozenset[str]:
+        """The methods of a class that its constructor memoizes."""
+        if cls is None:
             return frozenset()
-        return memoized_methods(self._methods_of(fn.cls).get("__init__", []))
+        known = self._memoized.get(cls)
+        if known is None:
+            methods = self._methods_of(cls) if "cache" in cls.file.text else {}
+            known = memoized_methods([*methods.get("__init__", ()), *methods.get("__post_init__", ())])
+            self._memoized[cls] = known
+        return known
 
     def _node(self, fn: FunctionDef) -> FunctionNode:
         is_step_function = fn.name in self._step_functions or fn.qualname in self._step_functions
-        memoized = is_memoized(fn.node) or fn.name in self._memoized_methods(fn)
+        memoized = is_memoized(fn.node) or fn.name in self._memoized_methods(fn.cls)
         passed = None if memoized else self._runs.callback_heat(fn)
         node = FunctionNode(
             convention=Heat.STEP if is_step_function else passed or convention_heat(fn, self._classes),

@@ -127,10 +127,10 @@ class Conditions:
         operands = statement.test.values if isinstance(statement.test, ast.BoolOp) else [statement.test]
         if statement.orelse or (isinstance(statement.test, ast.BoolOp) and isinstance(statement.test.op, ast.Or)):
             return False
-        limited = {name for one in operands if (name := _limited_length(one)) is not None} - self._bound_in_loops
-        return bool(limited & _called_on(statement.body, _FILLING)) and limited.isdisjoint(
-            _called_on(self._body, _EMPTYING)
-        )
+        limited = {name for one in operands if (name := _limited_length(one)) is not None}
+        if not limited or limited.isdisjoint(_called_on(statement.body, _FILLING)):
+            return False
+        return limited.isdisjoint(self._bound_in_loops | _called_on(self._body, _EMPTYING))
 
     def counts_with(self, test: ast.expr, names: AbstractSet[str]) -> bool:
         """Whether a condition counts with some of the names, and with no other counter."""
@@ -163,8 +163,11 @@ def _called_on(body: list[ast.stmt], methods: AbstractSet[str]) -> frozenset[str
 
 def evaluates(test: ast.expr) -> bool:
     """Whether a periodic condition is about evaluating, saving or showing, by its names: `step % eval_freq == 0`."""
-    names = (str(getattr(part, "id", "") or getattr(part, "attr", "")) for part in _parts(test))
-    return any(_EVALUATION.search(name) for name in names)
+    for part in _parts(test):
+        name = part.id if isinstance(part, ast.Name) else part.attr if isinstance(part, ast.Attribute) else ""
+        if name and _EVALUATION.search(name):
+            return True
+    return False
 
 
 def clears_its_flag(statement: ast.If) -> bool:
