@@ -15,13 +15,13 @@ An example. Each comment shows the value that the statement binds or returns, an
 
     def error_of(batch, target):
         output = model(batch.cuda(non_blocking=True))    # Value(TENSOR, GPU, gradient=FLOWS)
-        error = output - target.cuda(non_blocking=True)  # Value(TENSOR, GPU, certain=False, gradient=FLOWS)
-        return error.abs().mean()                    # Value(TENSOR, GPU, certain=False, zero_dim=True, gradient=FLOWS)
+        error = output - target.cuda(non_blocking=True)  # Value(TENSOR, GPU, gradient=FLOWS)
+        return error.abs().mean()                        # Value(TENSOR, GPU, zero_dim=True, gradient=FLOWS)
 
     loader = torch.utils.data.DataLoader(examples, pin_memory=True)
     total = 0                                            # Value(HOST, const=0)
     for batch, target in loader:                         # Value(TENSOR, CPU, certain=False, pinned=True)
-        error = error_of(batch, target)              # Value(TENSOR, GPU, certain=False, zero_dim=True, gradient=FLOWS)
+        error = error_of(batch, target)                  # Value(TENSOR, GPU, zero_dim=True, gradient=FLOWS)
         total += error.item()                            # GS201
 
 1. The body of the module runs first. `model` is a module whose weights are on the GPU.
@@ -30,7 +30,7 @@ An example. Each comment shows the value that the statement binds or returns, an
 3. The call passes both to the parameters of `error_of`, which has no summary yet and is run. Its body reads the name
    `model` of the module, which is recorded as a dependency: if the value changes, `error_of` is run again.
 4. `error_of` returns a 0-dimensional tensor, from which a backward pass reaches the weights of `model`. That it is a
-   tensor is not certain either, since `target` may not be one.
+   tensor is certain, whatever `target` is: it is computed with `output`.
 5. `error` is that tensor, and `.item()` returns a host value. The rule for GS201 reads both values, and reports that
    the line waits for the GPU in every step.
 """
