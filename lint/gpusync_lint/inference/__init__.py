@@ -30,7 +30,7 @@ An example. Each comment shows the value that the statement binds or returns, an
 3. The call passes both to the parameters of `error_of`, which has no summary yet and is run. Its body reads the name
    `model` of the module, which is recorded as a dependency: if the value changes, `error_of` is run again.
 4. `error_of` returns a 0-dimensional tensor, from which a backward pass reaches the weights of `model`. That it is a
-   tensor is certain, whatever `target` is, since `output` is one.
+   tensor is certain, whatever `target` is: it is computed with `output`.
 5. `error` is that tensor, and `.item()` returns a host value. The rule for GS201 reads both values, and reports that
    the line waits for the GPU in every step.
 """
