@@ -145,8 +145,11 @@ class FrequencyRecorder:
         return self._paths_of(fn).to(statement) + self._captures.around(fn, statement)
 
     def _path_of_call(self, fn: FunctionDef, site: CallSite) -> Path:
-        """The path to a call. The header of a loop calls `__next__` once per iteration."""
+        """The path to a call. The header of a loop calls `__next__` once per iteration. Loops over layers are left out."""
         path = self._path(fn, site.statement)
+        if site.of_layer:
+            inner = max((at for at, node in enumerate(path) if node.kind is PathKind.LOOP), default=len(path))
+            return (*path[:inner], *path[inner + 1 :])
         if site.callee.name == "__next__" and isinstance(site.statement, (ast.For, ast.AsyncFor)):
             return (*path, PathNode(PathKind.LOOP, site.statement.lineno))
         return path

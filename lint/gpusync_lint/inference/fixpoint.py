@@ -270,9 +270,16 @@ class Inference:
 
     # calls
 
-    def call(self, caller: Frame, fn: FunctionDef, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
+    def call(
+        self,
+        caller: Frame,
+        fn: FunctionDef,
+        args: Sequence[Value],
+        kwargs: Mapping[str, Value],
+        of_layer: bool = False,
+    ) -> Value:
         """Call a function of the project: pass the arguments to its parameters, and return its result."""
-        caller.summary.effects.calls.append(CallSite(fn, caller.statement, caller.comprehensions > 0))
+        caller.summary.effects.calls.append(CallSite(fn, caller.statement, caller.comprehensions > 0, of_layer))
         state = self.state(fn)
         # Tests run on the host what their project runs elsewhere.
         is_tested = caller.fn.file in self._tests and fn.file not in self._tests

@@ -23,6 +23,8 @@ class CallSite:
     statement: ast.stmt
     repeated: bool
     """Inside a comprehension."""
+    of_layer: bool = False
+    """Whether the loop around it iterates over modules, and calls each of them."""
 
 
 @dataclass(eq=False, slots=True, repr=False)

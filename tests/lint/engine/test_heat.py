@@ -489,11 +489,16 @@ def test_a_synchronize_far_from_a_clock_is_reported(lint):
     assert [finding.code for finding in lint(SETUP + code)] == ["GS101"]
 
 
-def test_a_loop_over_layers_does_not_make_its_caller_an_epoch(lint):
+@pytest.mark.parametrize("loop", ["for mlp in self.mlps: a = mlp(a)", "for k in range(self.n): a = self.mlps[k](a)"])
+@pytest.mark.parametrize("layers", ["", "Block() for _ in range(4)"])
+def test_a_loop_over_layers_does_not_make_its_caller_an_epoch(lint, loop, layers):
     code = (
-        "class Net(torch.nn.Module):\n    def __init__(self):\n        self.layers = torch.nn.ModuleList()\n"
-        "    def act(self, a):\n        for layer in self.layers:\n            a = layer(a)\n        return a\n"
-        "net = Net().to(device)\nfor i in range(9):\n    net.act(x).sum().item()\n"
+        "class Block(torch.nn.Module):\n    def __init__(self):\n        self.part = torch.nn.Linear(4, 4)\n"
+        "    def forward(self, a):\n        return self.part(a)\n"
+        f"class Net(torch.nn.Module):\n    def __init__(self):\n        self.mlps = torch.nn.ModuleList([{layers}])\n"
+        f"    def forward(self, a):\n        {loop}\n        return a\n"
+        "    def act(self, a):\n        return self.forward(a)\n"
+        "net = Net().to(device)\nfor y in x.split(1):\n    net.act(y).sum().item()\n"
     )
     assert [finding.heat for finding in lint(SETUP + code)] == [Heat.STEP]
 

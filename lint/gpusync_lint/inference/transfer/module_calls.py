@@ -42,10 +42,8 @@ def call_module(frame: Frame, call: Call) -> Value:
     module = call.callee
     if module.ref is None and module.items:
         return join_elements([call_module(frame, call._replace(callee=one)) for one in modules(module)])
-    is_layer = frame.is_in_module() and module.ref is not frame.fn.cls
-    frame.record_step_evidence(
-        StepEvidence.LAYER if is_layer or _is_of_innermost_loop(frame, call.node.func) else StepEvidence.MODEL
-    )
+    is_layer = (frame.is_in_module() and module.ref is not frame.fn.cls) or _is_of_innermost_loop(frame, call.node.func)
+    frame.record_step_evidence(StepEvidence.LAYER if is_layer else StepEvidence.MODEL)
     device = _device_of_weights(frame, module)
     if device is Device.CPU:  # its weights, if it has any, are where its inputs are: torch refuses anything else
         device = _device_of_inputs(frame, call)
@@ -59,11 +57,15 @@ def call_module(frame: Frame, call: Call) -> Value:
 
 
 def _is_of_innermost_loop(frame: Frame, callee: ast.expr) -> bool:
-    """Whether the loop around a call iterates over the modules that it calls: they are parts of one step."""
+    """Whether the loop around a call iterates over the modules that it calls: they are parts of one step.
+
+    The loop binds the module, or its index: `for layer in layers: layer(x)`, `for i in range(n): self.layers[i](x)`.
+    """
     loop = frame.loops[-1] if frame.loops else None
-    if not isinstance(loop, ast.For) or not isinstance(callee, ast.Name):
+    bound = callee.slice if isinstance(callee, ast.Subscript) else callee
+    if not isinstance(loop, ast.For) or not isinstance(bound, ast.Name):
         return False
-    return any(isinstance(node, ast.Name) and node.id == callee.id for node in ast.walk(loop.target))
+    return any(isinstance(node, ast.Name) and node.id == bound.id for node in ast.walk(loop.target))
 
 
 def _device_of_inputs(frame: Frame, call: Call) -> Device:
@@ -79,7 +81,8 @@ def _device_of_inputs(frame: Frame, call: Call) -> Device:
 def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:
     if device is Device.CPU and frame.fn.is_module:
         call = _on_assumed_device(frame, forward, call)
-    result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs)
+    of_layer = _is_of_innermost_loop(frame, call.node.func)
+    result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs, of_layer)
     if not frame.tracks_gradients():
         result = _without_gradient(result)
     return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
