@@ -145,7 +145,7 @@ class FrequencyRecorder:
         return self._paths_of(fn).to(statement) + self._captures.around(fn, statement)
 
     def _path_of_call(self, fn: FunctionDef, site: CallSite) -> Path:
-        """The path to a call. The header of a loop calls `__next__` once per iteration. Loops over layers are left out."""
+        """The path to a call, without a loop over layers. The header of a loop calls `__next__` once per iteration."""
         path = self._path(fn, site.statement)
         if site.of_layer:
             inner = max((at for at, node in enumerate(path) if node.kind is PathKind.LOOP), default=len(path))
