@@ -68,3 +68,11 @@ def kinds(seen):
         counter.update(sync.kind for sync in syncs)
 
     return count
+
+
+@pytest.fixture(autouse=True)
+def validated_distributions() -> None:
+    """Distributions check their arguments, as by default. A test that compiles a function switches the checks off."""
+    import torch
+
+    torch.distributions.Distribution.set_default_validate_args(True)

@@ -7,7 +7,6 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import torch
 from agreement_programs import DIFFERENT, DIFFERENT_OPERATORS, GROUPS, OBJECTS, SETUP
 
 from pytest_gpusync.simulated import simulated_cuda
@@ -18,15 +17,6 @@ from number_operators import all_programs
 
 sys.path.pop(0)
 _EVERY = 25
-
-
-@pytest.fixture(autouse=True)
-def validated_distributions():
-    """Distributions check their arguments, as by default; compiling a function in any test before switches it off."""
-    validates = torch.distributions.Distribution._validate_args
-    torch.distributions.Distribution.set_default_validate_args(True)
-    yield
-    torch.distributions.Distribution.set_default_validate_args(validates)
 
 
 def differences(programs):

@@ -53,8 +53,18 @@ class Interprocedural(Protocol):
     devices: DevicePolicy
     tracing: Tracing
 
-    def call(self, caller: Frame, fn: FunctionDef, args: Sequence[Value], kwargs: Mapping[str, Value]) -> Value:
-        """Call a function of the project: pass the arguments to its parameters, and return its result."""
+    def call(
+        self,
+        caller: Frame,
+        fn: FunctionDef,
+        args: Sequence[Value],
+        kwargs: Mapping[str, Value],
+        of_layer: bool = False,
+    ) -> Value:
+        """Call a function of the project: pass the arguments to its parameters, and return its result.
+
+        `of_layer` says that the loop around the call iterates over modules, and calls each of them.
+        """
 
     def call_targets(self, path: str | None, name: str) -> list[FunctionDef]:
         """The methods that a call on something unknown may call; `path` is the dotted path of the receiver."""

@@ -5,17 +5,19 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass, field
+from enum import Flag, auto
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Literal
 
 from gpusync_lint.catalogue import foreign, roots
+from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.project.imports import module_of, of_statement
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.traversal import walk, walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from gpusync_lint.domain.values import Value
     from gpusync_lint.project.outline import Outline
@@ -28,6 +30,7 @@ Binding = Literal["function", "static", "class", "property"]
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 _SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
+_TRAINING = (".backward(", "DataLoader(", "optimizer.step(", "import lightning", "pytorch_lightning")
 _SHORT = 8
 """The maximum number of statements of a short function."""
 
@@ -193,6 +196,35 @@ class ModuleDef:
         for cls in set(self.classes.values()):
             vars(cls).clear()
         vars(self).clear()
+
+
+class DeviceUse(Flag):
+    """What the text of a file shows of the device that a project runs on."""
+
+    NAMES = auto()
+    """It mentions a device."""
+    OFFERS = auto()
+    """It defines modules, which others may run on a device."""
+    TRAINS = auto()
+    """It trains, or loads batches."""
+
+
+def device_use(path: str, text: str) -> DeviceUse:
+    """What the text of a file that uses torch shows. Tests run modules, which does not say where others run them."""
+    found = DeviceUse.NAMES if mentions_device(text) else DeviceUse(0)
+    if "Module)" in text and "def forward(" in text:
+        found |= DeviceUse.OFFERS
+    if any(word in text for word in _TRAINING) and not is_test_path(path):
+        found |= DeviceUse.TRAINS
+    return found
+
+
+def uses_device(files: Iterable[DeviceUse]) -> bool:
+    """Whether files that belong together run on a device: one names it, or they are modules for others to run."""
+    found = DeviceUse(0)
+    for one in files:
+        found |= one
+    return DeviceUse.NAMES in found or (DeviceUse.OFFERS in found and DeviceUse.TRAINS not in found)
 
 
 def mentions_device(text: str) -> bool:

@@ -198,7 +198,7 @@ class Cache:
         files = [numbers[source.path] for source in sources]
         document, plan = self._new_document(units, files)
         for file, source, imports in zip(files, sources, imported, strict=True):
-            document.outlines[file] = outline_digest(source.text, imports)
+            document.outlines[file] = outline_digest(source, imports)
         stored = [-1] * len(units)
         if self.document is not None:
             stored = unchanged_units(self.document, units, sources)

@@ -26,12 +26,12 @@ def text_digest(text: str) -> str:
     return blake2b(text.encode(errors="surrogatepass"), digest_size=12).hexdigest()
 
 
-def outline_digest(text: str, imported: partition.Imports) -> str:
-    """The digest of what decides which files are analyzed together with a file: imports, size, mentions of a device."""
+def outline_digest(source: Source, imported: partition.Imports) -> str:
+    """The digest of what decides which files are analyzed together with a file: imports, size, use of a device."""
     from gpusync_lint.project import partition
     from gpusync_lint.project.outline import weight
 
-    return text_digest(repr((imported, weight(text), partition.mentions_device(text, imported))))
+    return text_digest(repr((imported, weight(source.text), partition.device_use(source, imported).value)))
 
 
 class Changes:
@@ -80,7 +80,7 @@ def keeps_partition(document: Document, number: int, source: Source) -> bool:
     """Whether files are divided into units as before if a file has a new text."""
     from gpusync_lint.project import partition
 
-    outline = outline_digest(source.text, partition.imports(source.text))
+    outline = outline_digest(source, partition.imports(source.text))
     return document.units[number] >= 0 and outline == document.outlines[number]
 
 

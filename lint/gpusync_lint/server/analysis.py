@@ -291,14 +291,15 @@ class _Quick:
     def __init__(self, files: Sequence[SourceFile], request: Request) -> None:
         from gpusync_lint.project.imports import beginnings, module_of
         from gpusync_lint.project.lazy_modules import Component, Library
-        from gpusync_lint.project.partition import imports, mentions_device
+        from gpusync_lint.project.partition import device_use, imports
+        from gpusync_lint.project.symbols import uses_device
 
         self._sources = [file.source for file in files]
         self._request = request
         self.entries: Mapping[Key, Entry] = {}
         modules = {module_of(source.path): number for number, source in enumerate(self._sources)}
         self._numbers = {source.path: number for number, source in enumerate(self._sources)}
-        device = any(mentions_device(source.text, imports(source.text)) for source in self._sources)
+        device = uses_device(device_use(source, imports(source.text)) for source in self._sources)
         self._library = Library(self._sources.__getitem__)
         self._component = Component(modules, beginnings(modules), self._library, device)
 

@@ -232,11 +232,18 @@ def test_two_syncs_in_one_statement_are_two_findings(lint):
     assert len({finding.key for finding in found}) == len(found) == 2
 
 
-def test_a_library_without_a_device_is_not_reported(lint):
-    assert (
-        lint("import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.sum().item()\n")
-        == []
-    )
+OFFERED = "import torch\nclass Net(torch.nn.Module):\n    def forward(self, x):\n        return x.sum().item()\n"
+TRAINS = "import torch\nfrom net import Net\nfor x in torch.zeros(9, 3):\n    Net()(x).backward()\n"
+
+
+def test_modules_of_a_library_that_names_no_device_run_where_others_run_them(lint):
+    assert [finding.code for finding in lint(net=OFFERED)] == ["GS201"]
+    assert [finding.code for finding in lint(net=OFFERED, test_net=TRAINS)] == ["GS201"]
+
+
+def test_a_program_that_names_no_device_is_not_reported(lint):
+    assert lint(net=OFFERED, train=TRAINS) == []
+    assert lint(net=OFFERED.replace("torch.nn.Module", "object")) == []
 
 
 def test_what_is_called_a_mask_is_read_as_one(lint):
