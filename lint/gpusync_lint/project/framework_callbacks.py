@@ -83,7 +83,7 @@ def unseen_heat(fn: FunctionDef, classes: ClassHierarchy) -> Unseen:
         return Unseen.STEP
     if fn.cls is None and fn.name.endswith("forward") and not fn.name.startswith("test"):
         return Unseen.STEP  # it takes the place of a method: `model.forward = our_forward`
-    if _MAY_BE_STEP.match(fn.name):
+    if _MAY_BE_STEP.match(fn.name) or (fn.cls is not None and fn.name == "__call__"):
         return Unseen.MODEL
     is_method = fn.cls is not None and not fn.name.startswith("__") and not _SET_UP.match(fn.name)
     return Unseen.MODEL if is_method and fn.cls is not None and classes.is_module(fn.cls) else Unseen.NOTHING

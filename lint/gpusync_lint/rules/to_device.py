@@ -33,6 +33,7 @@ _MOVES = ("cuda", *accelerators.moves())
 _HOST_KINDS = (Kind.UNKNOWN, Kind.RECORDS)
 _OF_DATA = frozenset({"cuda", "float", "long", "size", "squeeze", "to", "type", "unsqueeze", "view"})
 """Methods that a tensor has, and that show no module."""
+_NESTED = frozenset({"dict", "list", "tuple", "Mapping", "Sequence"})
 _MADE_ON_HOST = "Create it on the device: pass `device=` where it is first created, or create it once and keep it there"
 _REFILLED = "Pass `non_blocking=True`, and wait for an event recorded after the copy before the buffer is refilled"
 _PINNED = "Pass `non_blocking=True`. The memory is pinned already"
@@ -139,7 +140,7 @@ class CopyToDevice(Rule):
         # arguments are on its device. Anything else may be a module.
         if context.in_module_method():
             return Confidence.LOW
-        handed = context.is_loop_target(receiver) or _is_data(receiver, context)
+        handed = context.is_loop_target(receiver) or _is_data(receiver, context) or _may_be_nested(receiver, context)
         return Confidence.MEDIUM if handed else Confidence.LOW
 
 
@@ -263,6 +264,25 @@ def _is_of_self(node: ast.expr) -> bool:
             node = node.value
         else:
             return isinstance(node, ast.Name) and node.id == "self"
+
+
+def _may_be_nested(receiver: ast.expr, context: RuleContext) -> bool:
+    """Whether a function asks if its argument is a dict or a list: `if isinstance(x, dict): ...; return x.to(device)`.
+
+    A module is neither.
+    """
+    node = context.function.node
+    if not isinstance(receiver, ast.Name) or isinstance(node, ast.Module):
+        return False
+    return any(
+        isinstance(one, ast.Call)
+        and context.qualified_name(one.func) == "builtins.isinstance"
+        and len(one.args) == 2
+        and isinstance(one.args[0], ast.Name)
+        and one.args[0].id == receiver.id
+        and any(isinstance(part, ast.Name) and part.id in _NESTED for part in ast.walk(one.args[1]))
+        for one in walk_block(node.body)
+    )
 
 
 def _is_data(receiver: ast.expr, context: RuleContext) -> bool:

@@ -45,6 +45,8 @@ def dict_display(frame: Frame, node: ast.Dict) -> Value:
         if key is None:
             if value.kind is Kind.DICT:
                 pairs = list(dict([*pairs, *(value.items or ())]).items())[:MAX_KEYS]
+                if value.elem is not None:
+                    rest = value.elem if rest is None else join_elements([rest, value.elem])
             continue
         label = frame.eval(key).const
         if isinstance(label, str) and len(pairs) < MAX_KEYS:

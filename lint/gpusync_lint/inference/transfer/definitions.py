@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
     from gpusync_lint.project.symbols import ClassDef
 
+_FIELDS = ("dataclasses.field", "attr.ib", "attrs.field")
+
 
 @executes(ast.Import, ast.ImportFrom)
 def import_names(frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
@@ -63,13 +65,26 @@ def _class_attribute(frame: Frame, cls: ClassDef, statement: ast.Assign | ast.An
     if isinstance(statement, ast.AnnAssign):
         targets: list[ast.expr] = [statement.target]
         declared = frame.declared(statement.annotation)
-        value = frame.eval(statement.value) if statement.value is not None else UNKNOWN
+        default = _made_by_field(frame, statement.value) or statement.value
+        value = frame.eval(default) if default is not None else UNKNOWN
         value = declared if declared.kind else value
     else:
         targets, value = statement.targets, frame.eval(statement.value)
     for target in targets:
         if isinstance(target, ast.Name) and value.kind not in (Kind.UNKNOWN, Kind.NONE):
             frame.analysis.classes.set_attribute(cls, target.id, value)
+
+
+def _made_by_field(frame: Frame, default: ast.expr | None) -> ast.expr | None:
+    """What the factory of a field of a dataclass makes: `field(default_factory=list)` is `[]`."""
+    if not isinstance(default, ast.Call) or frame.eval(default.func).dotted_name not in _FIELDS:
+        return None
+    factory = next((given.value for given in default.keywords if given.arg == "default_factory"), None)
+    if isinstance(factory, ast.Lambda):
+        return factory.body
+    if factory is None:
+        return next((given.value for given in default.keywords if given.arg == "default"), None)
+    return ast.copy_location(ast.Call(factory, [], []), factory)
 
 
 @executes(ast.Nonlocal)

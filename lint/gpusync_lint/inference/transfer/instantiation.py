@@ -26,7 +26,8 @@ def instantiate(frame: Frame, call: Call) -> Value:
     else:
         fields = [
             item.target.id
-            for item in cls.node.body
+            for base in reversed(frame.analysis.project.classes.project_lineage(cls))
+            for item in base.node.body
             if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
         ]
         for name, value in [*zip(fields, call.args, strict=False), *call.kwargs.items()]:

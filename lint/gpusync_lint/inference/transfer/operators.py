@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import element, join, join_all
+from gpusync_lint.domain.lattice import element, join, join_all, join_elements
 from gpusync_lint.domain.tensor_ops import combine, device_comparison, is_gpu_string, multiplied_gradient
 from gpusync_lint.domain.values import (
     ARRAY,
@@ -21,6 +21,7 @@ from gpusync_lint.domain.values import (
     Gradient,
     Kind,
     Value,
+    dict_of,
     foreign_value,
     host_constant,
     is_number,
@@ -28,6 +29,7 @@ from gpusync_lint.domain.values import (
     tensor,
 )
 from gpusync_lint.inference.tables import evaluates
+from gpusync_lint.inference.transfer.assignments import MAX_KEYS
 from gpusync_lint.inference.transfer.narrowing import narrow, tests_class
 
 if TYPE_CHECKING:
@@ -50,6 +52,8 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
     if op is ast.Mod and (isinstance(left.const, str) or isinstance(node.left, ast.JoinedStr)):
         return HOST
     kinds = (left.kind, right.kind)
+    if op is ast.BitOr and Kind.DICT in kinds:
+        return _merged(left, right)
     if Kind.TENSOR in kinds:
         return _of_tensors(op, left, right)
     if Kind.FOREIGN in kinds:
@@ -72,6 +76,14 @@ def _of_tensors(op: type[ast.operator], left: Value, right: Value) -> Value:
     if op in _SCALING and left.ref in (COALESCED, UNCOALESCED) and right.kind is Kind.HOST:
         return result._replace(ref=left.ref)
     return result
+
+
+def _merged(left: Value, right: Value) -> Value:
+    """`{"loss": loss} | {"lr": lr}`."""
+    given = [one for one in (left, right) if one.kind is Kind.DICT]
+    pairs = dict(pair for one in given for pair in one.items or ())
+    rest = [one.elem for one in given if one.elem is not None]
+    return dict_of(tuple(pairs.items())[:MAX_KEYS], join_elements(rest) if rest else None)
 
 
 def _of_sequence(op: type[ast.operator], left: Value, right: Value) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import accelerators, torch_api
@@ -200,6 +201,8 @@ def _factory(frame: Frame, name: str, call: Call) -> Value:
     boolean = dtype.boolean or name.endswith("BoolTensor")
     if from_data and args[0].kind is Kind.TENSOR and dtype.kind is Kind.UNKNOWN:
         boolean = args[0].boolean
+    elif dtype.kind is Kind.UNKNOWN and (from_data or name == "full") and call.node.args:
+        boolean = boolean or _is_truth(call.node.args[-1 if name == "full" else 0])
     single = bool(args) and (
         isinstance(args[0].const, (int, float))
         if name in ("tensor", "scalar_tensor", "as_tensor")
@@ -209,6 +212,19 @@ def _factory(frame: Frame, name: str, call: Call) -> Value:
     gradient = Gradient.FLOWS if kwargs.get("requires_grad", UNKNOWN).const is True else Gradient.NONE
     made = tensor(device, zero_dim=True if single else None, boolean=boolean, pinned=pinned, gradient=gradient)
     return made._replace(ref=UNCOALESCED) if "sparse" in name else made
+
+
+def _is_truth(node: ast.expr) -> bool:
+    """Whether an expression is a truth value or a list of them: `[True, False]`, `[True] * n`, `[a > 0 for a in b]`."""
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return bool(node.elts) and all(map(_is_truth, node.elts))
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Mult) and isinstance(node.left, ast.List) and _is_truth(node.left)
+    if isinstance(node, ast.ListComp):
+        return _is_truth(node.elt)
+    if isinstance(node, ast.UnaryOp):
+        return isinstance(node.op, ast.Not)
+    return isinstance(node, ast.Compare) or (isinstance(node, ast.Constant) and isinstance(node.value, bool))
 
 
 def _device_of_factory(frame: Frame, name: str, call: Call) -> Device:
