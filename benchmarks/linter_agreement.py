@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpusync_lint.model.findings import EngineSettings, Source
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.run import engine
+from gpusync_lint.run.judge import is_wait
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,10 +65,15 @@ class Outcome(NamedTuple):
     """The error of a program that raises, the codes of a false finding, or the kinds of the missed syncs."""
 
 
-def compare(programs: Sequence[Program]) -> list[Outcome]:
-    """What the linter and the simulated device, which has to be switched on, say of each program."""
+def compare(programs: Sequence[Program], *, whole: bool = False) -> list[Outcome]:
+    """What the linter and the simulated device, which has to be switched on, say of each program.
+
+    With `whole`, each program is a file of its own, and the linter may warn about any line of it.
+    """
     prelude = compile(PRELUDE, "<prelude>", "exec")
     ran = [_run(program, prelude) for program in programs]
+    if whole:
+        return [_outcome(program, one, _linted_alone(program)) for program, one in zip(programs, ran, strict=True)]
     found: list[list[str]] = []
     for start in range(0, len(programs), _PER_FILE):
         found += _linted(programs[start : start + _PER_FILE])
@@ -103,6 +109,17 @@ def _run(program: Program, prelude: CodeType) -> list[str] | Exception:
         return raised
     finally:
         sync_events.unsubscribe(syncs.append)
+
+
+def _linted_alone(program: Program) -> list[str]:
+    """The codes of the warnings about waits in a program."""
+    loop = ["for step in range(100):", "    sgd.step()", textwrap.indent(program.statement, " " * 4)]
+    text = "\n".join([PRELUDE, program.setup, *loop])
+    return [
+        finding.code
+        for finding in engine.analyze([Source("program.py", text)], EngineSettings()).findings
+        if finding.confidence is not Confidence.LOW and finding.heat is Heat.STEP and is_wait(finding.code)
+    ]
 
 
 def _linted(programs: Sequence[Program]) -> list[list[str]]:

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from agreement_idioms import IDIOMS, SHARED
 from agreement_programs import DIFFERENT, DIFFERENT_OPERATORS, GROUPS, OBJECTS, SETUP
 
 from pytest_gpusync.simulated import simulated_cuda
@@ -42,6 +43,12 @@ def test_calls_of_objects_wait_where_the_linter_says_so():
     found, tally = differences([Program(statement, f"{SETUP}{setup}\n") for setup, statement in OBJECTS.values()])
     assert found == known([statement for _, statement in OBJECTS.values()])
     assert tally["refused"] == 0
+
+
+def test_idioms_of_training_code_wait_where_the_linter_says_so():
+    with simulated_cuda():
+        outcomes = compare([Program(statement, SHARED + setup) for setup, statement in IDIOMS], whole=True)
+    assert [one for one in outcomes if one.verdict != "agree"] == []
 
 
 def test_each_known_difference_is_of_a_program_in_the_list():

@@ -76,7 +76,7 @@ class IndexRead(Rule):
         if index.kind is Kind.TENSOR:
             if isinstance(node, ast.Subscript) and context.value(node.slice).kind is Kind.HOST:
                 return False  # `x[pair[0]]`: what one index selects is a number as a rule
-            return index.device is Device.CPU and index.certain and not index.zero_dim and not index.boolean
+            return index.device is Device.CPU and index.certain and not index.zero_dim
         if index.kind is Kind.TUPLE:  # one index for each dimension
             return any(item.kind is Kind.TENSOR and self._from_host(node, item, context) for item in index.items or ())
         if index.kind is Kind.ARRAY:
