@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import measured
 from gpusync_lint.domain.values import UNKNOWN, Kind
-from gpusync_lint.model.levels import Confidence
+from gpusync_lint.model.levels import Confidence, Heat
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,11 +32,13 @@ _LEAST_SHARES = {Confidence.HIGH: 0.93, Confidence.MEDIUM: 0.75}
 
 
 def sort_of(report: Report, values: Mapping[ast.expr, Value]) -> str:
-    """The sort of a finding: `medium uncertain gpu tensor`."""
+    """The sort of a finding: `medium uncertain gpu tensor`, and `medium guarded scaler` if the rule says it is rare."""
     value = values.get(_subject(report.node, values), UNKNOWN)
     kind = repr(value.kind).lower()
     if value.kind is Kind.TENSOR:
         kind = f"{'certain' if value.certain else 'uncertain'} {value.device!r} tensor".lower()
+    if report.heat is Heat.GUARDED:
+        kind = f"guarded {kind}"
     return f"{report.confidence.value} {kind}"
 
 
