@@ -12,7 +12,7 @@ from gpusync_lint.project.disjoint_sets import DisjointSets
 from gpusync_lint.project.host_fields import host_fields
 from gpusync_lint.project.imports import beginnings, lookup
 from gpusync_lint.project.lazy_modules import LazyModules
-from gpusync_lint.project.symbols import DeviceUse, ModuleDef, device_use, uses_device
+from gpusync_lint.project.symbols import ModuleDef, device_use, uses_device
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -332,11 +332,13 @@ class Project:
             for target in self._imported(file):
                 importers.setdefault(target, []).append(file)
                 connected.join(file, target)
-        shown: dict[ModuleDef, list[DeviceUse]] = {}
+        groups: dict[ModuleDef, list[ModuleDef]] = {}
         for file in self.files:
             if file.uses_framework:
-                shown.setdefault(connected.find(file), []).append(device_use(file.path, file.text))
-        used = {root for root, found in shown.items() if uses_device(found)}
+                groups.setdefault(connected.find(file), []).append(file)
+        used = {
+            root for root, files in groups.items() if uses_device(device_use(file.path, file.text) for file in files)
+        }
         self._device = {file: connected.find(file) in used for file in self.files}
         queue = [file for file in self.files if self._imports_framework(file)]
         self._relevant = set(queue)

@@ -29,6 +29,7 @@ Binding = Literal["function", "static", "class", "property"]
 """How a method is bound to the object on which it is called."""
 
 _ATTRIBUTE = re.compile(r"\.(\w+)")
+_QUOTED = re.compile(r"""["'](\w+)["']""")
 _SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
 _TRAINING = (".backward(", "DataLoader(", "optimizer.step(", "import lightning", "pytorch_lightning")
 _SHORT = 8
@@ -174,6 +175,11 @@ class ModuleDef:
         return frozenset(node.id for node in walk(self.tree) if isinstance(node, ast.Name))
 
     @cached_property
+    def quoted_words(self) -> frozenset[str]:
+        """The words in its text that are strings of their own: `"after_step"`."""
+        return frozenset(_QUOTED.findall(self.text))
+
+    @cached_property
     def binding_statements(self) -> dict[str, list[ast.stmt]]:
         """By name, the statements of its body that bind it."""
         found: dict[str, list[ast.stmt]] = {}
@@ -211,7 +217,9 @@ class DeviceUse(Flag):
 
 def device_use(path: str, text: str) -> DeviceUse:
     """What the text of a file that uses torch shows. Tests run modules, which does not say where others run them."""
-    found = DeviceUse.NAMES if mentions_device(text) else DeviceUse(0)
+    if mentions_device(text):
+        return DeviceUse.NAMES
+    found = DeviceUse(0)
     if "Module)" in text and "def forward(" in text:
         found |= DeviceUse.OFFERS
     if any(word in text for word in _TRAINING) and not is_test_path(path):
@@ -223,8 +231,10 @@ def uses_device(files: Iterable[DeviceUse]) -> bool:
     """Whether files that belong together run on a device: one names it, or they are modules for others to run."""
     found = DeviceUse(0)
     for one in files:
+        if DeviceUse.NAMES in one:
+            return True
         found |= one
-    return DeviceUse.NAMES in found or (DeviceUse.OFFERS in found and DeviceUse.TRAINS not in found)
+    return DeviceUse.OFFERS in found and DeviceUse.TRAINS not in found
 
 
 def mentions_device(text: str) -> bool:

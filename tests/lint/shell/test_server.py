@@ -267,7 +267,7 @@ def test_only_results_for_the_current_text_are_shown_and_requests_can_be_cancell
 def test_a_long_analysis_is_shown_as_progress(root):
     parts = [
         f"def part{number}(x):\n    for i in range(3):\n        x = x + x.sum() * i\n    return x\n"
-        for number in range(1500)
+        for number in range(6000)
     ]
     (root / "large.py").write_text("import torch\n\n" + "\n".join(parts))
 

@@ -137,14 +137,12 @@ def _getattr(frame: Frame, call: Call) -> Value:
 
 def _named_methods(frame: Frame, owner: Value) -> Value:
     """The methods of an object that strings of the file name: `getattr(hook, name)` and `self.call("after_step")`."""
-    text = frame.fn.file.text
+    named = frame.fn.file.quoted_words
     found = []
     for one in alternatives(owner):
         if one.kind in _WITH_METHODS and one.definition is not None:
             for cls in frame.analysis.project.classes.project_lineage(one.ref):
-                for name in cls.methods:
-                    if f'"{name}"' in text or f"'{name}'" in text:
-                        found.append(attribute_of(frame, one, name))
+                found += [attribute_of(frame, one, name) for name in cls.methods if name in named]
     if found:
         return join_elements(list(dict.fromkeys(found)))
     return UNKNOWN if owner.kind in _WITH_METHODS else HOST
