@@ -394,6 +394,15 @@ def with_device(value: Value, device: Device, depth: int = 0) -> Value:
     return value
 
 
+def with_gradient(value: Value, gradient: Gradient) -> Value:
+    """The same value, through whose tensors, also those in a tuple, the backward pass does this."""
+    if value.kind is Kind.TUPLE and value.items:
+        return value._replace(items=tuple(with_gradient(item, gradient) for item in value.items))
+    if value.kind is not Kind.TENSOR or value.gradient is gradient:
+        return value
+    return value._replace(gradient=gradient)
+
+
 def contents(value: Value) -> list[Value]:
     """The values directly inside a container."""
     items = value.items or ()

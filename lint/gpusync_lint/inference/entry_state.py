@@ -17,6 +17,7 @@ from gpusync_lint.domain.values import (
     dict_of,
     host_constant,
     list_of,
+    tensor,
 )
 from gpusync_lint.inference.dependencies import Reader
 from gpusync_lint.inference.summaries import Parameter, Signature
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _STEP_METHODS = ("forward", "training_step", "validation_step", "test_step", "predict_step")
 """Methods of modules whose parameters are tensors by convention, unless they are annotated."""
+_OF_GRADIENTS = frozenset({"backward", "vjp", "jvp"})
+"""Methods of a `torch.autograd.Function` to which autograd passes gradients."""
 _SETTING_SUFFIXES = (
     "idx", "index", "size", "_len", "length", "shape", "name", "mode", "type", "kind", "config", "dim", "prefix",
     "_key", "_id", "attentions", "height", "width", "factor", "ratio", "stride",
@@ -185,7 +188,7 @@ class EntryStates:
             *zip(positional, defaults, strict=True),
             *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
         ]
-        is_method = fn.cls is not None and fn.kind != "static"
+        is_method = (fn.cls is not None and fn.kind != "static") or self._classes.receives_context(fn)
         has_tensors = self._has_tensors_by_convention(fn)
         parameters: list[Parameter] = []
         for position, (arg, default) in enumerate(pairs):
@@ -195,14 +198,20 @@ class EntryStates:
             else:
                 parameters.append(self._parameter(reader, arg, default, has_tensors))
         if arguments.vararg is not None:
-            parameters.append(Parameter(arguments.vararg.arg, "*", _NO_ARGUMENTS))
+            is_gradient = has_tensors and fn.name in _OF_GRADIENTS
+            rest = list_of(tensor(self._devices.assumed_device(fn))) if is_gradient else _NO_ARGUMENTS
+            parameters.append(Parameter(arguments.vararg.arg, "*", rest))
         if arguments.kwarg is not None:
             parameters.append(Parameter(arguments.kwarg.arg, "**", _ANY_KEYWORDS))
         return parameters
 
     def _has_tensors_by_convention(self, fn: FunctionDef) -> bool:
         """Whether parameters without annotation are tensors by convention."""
-        if fn.cls is None or not self._classes.is_module(fn.cls):
+        if fn.cls is None:
+            return False
+        if self._classes.is_autograd_function(fn.cls):
+            return fn.name in _OF_GRADIENTS
+        if not self._classes.is_module(fn.cls):
             return False
         if fn.name in _STEP_METHODS:
             return True
@@ -218,7 +227,9 @@ class EntryStates:
                 return Parameter(name, name, annotated, on_host=annotated.kind is Kind.HOST, on_cpu=on_cpu)
         fallback = _default(default) if default is not None else UNKNOWN
         if not fallback.kind and has_tensors and arg.annotation is None and not _is_setting(name):
-            fallback = _tensor_by_convention(name, self._devices.assumed_device(reader.fn))
+            device = self._devices.assumed_device(reader.fn)
+            is_gradient = reader.fn.name in _OF_GRADIENTS
+            fallback = tensor(device) if is_gradient else _tensor_by_convention(name, device)
         default_name = default.id if isinstance(default, ast.Name) else ""
         return Parameter(name, name, fallback, default_name=default_name, on_cpu=on_cpu)
 

@@ -207,7 +207,7 @@ class Frame:
 
     def tracks_gradients(self) -> bool:
         """Whether torch records a graph here, as far as the function shows."""
-        if self.blocks_without_gradients:
+        if self.blocks_without_gradients or self.analysis.project.classes.receives_context(self.fn):
             return False
         decorators = getattr(self.fn.node, "decorator_list", ())
         return not any(stops_gradients(decorator) for decorator in decorators)

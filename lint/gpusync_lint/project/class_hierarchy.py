@@ -31,6 +31,16 @@ _MAX_OVERRIDES = 6
 """Overrides of a method without a body that are all taken for what a call may run."""
 
 
+_AUTOGRAD_FUNCTIONS = frozenset(
+    {
+        "torch.autograd.Function", "torch.autograd.function.Function", "torch.autograd.function.InplaceFunction",
+        "torch.autograd.function.NestedIOFunction",
+    }
+)  # fmt: skip
+_WITH_CONTEXT = frozenset({"forward", "setup_context", "backward", "vjp", "jvp"})
+"""The methods of a `torch.autograd.Function` whose first parameter is its context."""
+
+
 def is_stub(node: ast.AST) -> bool:
     """Whether a function does nothing but raise an error, or nothing at all: an abstract method."""
     body = getattr(node, "body", [])
@@ -118,6 +128,18 @@ class ClassHierarchy:
             return False
         forward = self.method(cls, "forward")
         return forward is not None and forward.kind == "function"
+
+    def is_autograd_function(self, cls: ClassDef) -> bool:
+        """Whether a class is a `torch.autograd.Function`, whose `apply` calls `forward`."""
+        return any(base in _AUTOGRAD_FUNCTIONS for base in self.external_bases(cls))
+
+    def receives_context(self, fn: FunctionDef) -> bool:
+        """Whether autograd passes its context to a function first: `forward(ctx, x)`, `backward(ctx, grad)`."""
+        if fn.cls is None or fn.kind != "static" or fn.name not in _WITH_CONTEXT:
+            return False
+        if not self.is_autograd_function(fn.cls):
+            return False
+        return fn.name != "forward" or self.method(fn.cls, "setup_context") is None
 
     def method(self, cls: ClassDef, name: str) -> FunctionDef | None:
         """The method of a name, its own or inherited."""

@@ -290,10 +290,23 @@ class Project:
             if found is not None and found is not file:
                 if bare == dotted and self._hides_framework(module, bare, words):
                     continue
+                if not words and (bare != dotted or "." in bare):
+                    return self._of_package(file, module) or self._walk(found, words)
                 return self._walk(found, words)
             if self.lazy is not None and module in self.lazy.unreadable:
                 return self._unread(module, words[0], bare) if len(words) == 1 else external_name(bare)
         return external_name(bare)
+
+    def _of_package(self, file: ModuleDef, module: tuple[str, ...]) -> Value | None:
+        """What a package binds the name of one of its modules to, as `from .integrate import integrate` does.
+
+        A file that imports the name from the package gets that, and not the module. None if it is the module.
+        """
+        package = self._file_of(module[:-1])
+        if package is None or package is file:
+            return None
+        found = self._defined(package, module[-1])
+        return found if found is not None and found.kind in (Kind.FUNCTION, Kind.CLASS) else None
 
     def _hides_framework(self, module: tuple[str, ...], dotted: str, words: tuple[str, ...]) -> bool:
         """Whether a module has the name of a framework, but lies in a package: `import torch` is not `pkg/torch`."""

@@ -36,6 +36,56 @@ class Masked(nn.Module):
         return h[h.sum(1) > -99]  # waits
 """
 PROGRAMS = {
+    "a function of autograd, its context and its gradients": """
+class Quantize(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, codes, steps=4):
+        index = torch.cdist(x, codes).argmin(1)
+        ctx.save_for_backward(x, index)
+        ctx.shape = codes.shape
+        if codes.sum() < -99:  # waits
+            raise ValueError
+        if steps > 9:
+            steps = 9
+        return codes[index], index
+    @staticmethod
+    def backward(ctx, grad, grad_index):
+        x, index = ctx.saved_tensors
+        if grad.abs().max() > 10:  # waits
+            grad = grad.clamp(-10, 10)
+        codes = torch.zeros(ctx.shape, device=grad.device)
+        if ctx.shape[0] > 99 or not ctx.needs_input_grad[0]:
+            return grad, codes, None
+        codes[0] = x.mean().item()  # waits
+        return grad, codes, None
+quantize = Quantize.apply
+codes = torch.randn(8, 3, device=device, requires_grad=True)
+for x, y in batches():
+    found, index = quantize(model(x), codes)
+    opt.zero_grad()
+    found.sum().backward()
+    opt.step()
+    names = index.tolist()  # waits
+""",
+    "the gradient of a mask behind a function of autograd, with its context made apart": """
+class Scale(torch.autograd.Function):
+    @staticmethod
+    def forward(x, factor):
+        if x.sum() < -99:  # waits
+            return x
+        return x * factor
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.factor = inputs[1]
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.factor, None
+for x, y in batches():
+    h = Scale.apply(model(x), 2.0)
+    opt.zero_grad()
+    h[h > -99].sum().backward()  # waits
+    opt.step()
+""",
     "a registry that a decorator of classes fills": """
 REGISTRY = {}
 def register(name):

@@ -97,3 +97,22 @@ def test_a_name_that_two_modules_of_a_package_pass_in_a_circle_is_found(lint):
         train=TRAIN + "from pkg import make\nfor i in range(9):\n    print(make())\n",
     )
     assert [(finding.path, finding.code) for finding in found] == [("train.py", "GS206")]
+
+
+def test_a_function_of_a_package_hides_the_module_of_its_name(lint):
+    found = lint(
+        pkg____init__="from .integrate import integrate\n",
+        pkg__integrate="def integrate(y, t):\n    if t[0] > t[1]:\n        t = -t\n    return y * t\n",
+        train=TRAIN + "from pkg import integrate\nt = torch.linspace(0, 1, 5, device='cuda')\n"
+        "for i in range(9):\n    loss = integrate(torch.ones(5, device='cuda'), t).sum()\n    loss.backward()\n",
+    )
+    assert [(finding.path, finding.code) for finding in found] == [("pkg/integrate.py", "GS301")]
+
+
+def test_a_module_that_its_package_imports_as_a_module_stays_one(lint):
+    found = lint(
+        pkg____init__="from . import integrate\n",
+        pkg__integrate="import torch\ndef make():\n    return torch.zeros(3, device='cuda')\n",
+        train=TRAIN + "from pkg import integrate\nfor i in range(9):\n    print(integrate.make())\n",
+    )
+    assert [(finding.path, finding.code) for finding in found] == [("train.py", "GS206")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.values import HOST, UNKNOWN, Kind, Value, external_name, foreign_value
+from gpusync_lint.domain.values import HOST, UNKNOWN, Gradient, Kind, Value, external_name, foreign_value, with_gradient
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.model.placement import StepEvidence
 
@@ -51,7 +51,12 @@ def call_function(frame: Frame, call: Call) -> Value:
     if bound is not None and call.callee.ref.kind == "class" and bound.definition is not None:
         bound = Value(Kind.CLASS, ref=bound.ref)
     args = call.args if bound is None else [bound, *call.args]
-    return frame.analysis.call(frame, call.callee.ref, args, call.kwargs)
+    result = frame.analysis.call(frame, call.callee.ref, args, call.kwargs)
+    if bound is not None and call.callee.ref.kind == "static":  # `apply` of a function of autograd, with its context
+        flows = frame.tracks_gradients() and any(value.gradient for value in call.values)
+        return with_gradient(result, Gradient.FLOWS if flows else Gradient.NONE)
+    return result
+
 
 
 def _called(frame: Frame, type_name: str) -> Value:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ _NEVER_MOVED = frozenset({Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.
 _LOGGING_PREFIXES = ("add_", "log_", "set_post")
 """Prefixes of the names of methods that log or display their arguments."""
 _SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
+_SAVING = frozenset({"save_for_backward", "save_for_forward"})
 _APPENDING = frozenset({"append", "add", "appendleft"})
 
 
@@ -142,11 +144,17 @@ def sequence_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.INSTANCE)
 def instance_method(frame: Frame, call: Call) -> Value | None:
-    """A method that an instance of a project class inherits from a distribution; None for other classes."""
+    """A method inherited from a distribution, or of the context of a function of autograd; None for other classes."""
     cls = call.receiver.definition
     if cls is None or call.callee.kind:
         return None
-    bases = frame.analysis.project.classes.external_bases(cls)
+    classes = frame.analysis.project.classes
+    if call.method in _SAVING and classes.is_autograd_function(cls):
+        is_starred = any(isinstance(arg, ast.Starred) for arg in call.node.args)
+        saved = list_of(join_elements(call.args)) if is_starred else tuple_of(call.args)
+        frame.analysis.instances.set_attribute(call.receiver, "saved_tensors", saved)
+        return HOST
+    bases = classes.external_bases(cls)
     if not any(base.startswith("torch.distributions.") for base in bases):
         return None
     return Value(Kind.TENSOR, max(call.receiver.device, frame.assumed_device()))

@@ -21,6 +21,7 @@ from gpusync_lint.domain.values import (
     tensor,
     tuple_of,
     with_device,
+    with_gradient,
 )
 from gpusync_lint.inference.tables import Call, calls, methods_of
 from gpusync_lint.inference.transfer import captures
@@ -84,7 +85,7 @@ def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device
     of_layer = _is_of_innermost_loop(frame, call.node.func)
     result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs, of_layer)
     if not frame.tracks_gradients():
-        result = _without_gradient(result)
+        result = with_gradient(result, Gradient.NONE)
     return result if device is Device.ASSUMED or device is Device.UNKNOWN else with_device(result, device)
 
 
@@ -98,12 +99,6 @@ def _on_assumed_device(frame: Frame, forward: FunctionDef, call: Call) -> Call:
         return call
     args = [with_device(value, device) for value in call.args]
     return call._replace(args=args, kwargs={name: with_device(value, device) for name, value in call.kwargs.items()})
-
-
-def _without_gradient(value: Value) -> Value:
-    if value.kind is Kind.TUPLE and value.items:
-        return value._replace(items=tuple(map(_without_gradient, value.items)))
-    return value._replace(gradient=Gradient.NONE) if value.gradient else value
 
 
 def _call_external_module(frame: Frame, call: Call, device: Device) -> Value:

@@ -175,9 +175,15 @@ def _module_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 
 def _class_attribute(frame: Frame, base: Value, attr: str) -> Value:
-    method = frame.analysis.project.classes.method(base.ref, attr)
+    classes = frame.analysis.project.classes
+    method = classes.method(base.ref, attr)
     if method is not None:
         return _bound(method, base)
+    if attr == "apply" and classes.is_autograd_function(base.ref):
+        forward = classes.method(base.ref, "forward")
+        if forward is not None:
+            context = Value(Kind.INSTANCE, ref=base.ref) if classes.receives_context(forward) else None
+            return Value(Kind.FUNCTION, ref=forward, bound=context)
     return frame.analysis.instances.attribute(frame.reader, base.ref, attr) or UNKNOWN
 
 
