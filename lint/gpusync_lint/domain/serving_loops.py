@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.model.units import Unit
@@ -57,6 +58,25 @@ class Schedule(NamedTuple):
     """Whether it is the current timestep."""
 
 
+@lru_cache(maxsize=8)
+def may_have_units(text: str) -> bool:
+    """Whether a file may have loops that are recognized, by its text. Questions come file by file."""
+    return any(_words(text))
+
+
+@lru_cache(maxsize=8)
+def may_have_schedules(text: str) -> bool:
+    """Whether a file may have denoising loops, by its text. Questions come file by file."""
+    return _words(text)[1]
+
+
+def _words(text: str) -> tuple[bool, bool, bool]:
+    """Whether a text has words of loops that generate tokens, of loops over timesteps, and of endless loops."""
+    samples = "multinomial" in text or "argmax" in text
+    steps = _CALLED_STEP.search(text) is not None or _INDICES.search(text) is not None
+    return samples, steps, _ENDLESS.search(text) is not None
+
+
 def units(body: list[ast.stmt], text: str, *, is_async: bool) -> dict[Loop, Unit]:
     """The loops of a function that are recognized, and what each of them repeats.
 
@@ -65,9 +85,7 @@ def units(body: list[ast.stmt], text: str, *, is_async: bool) -> dict[Loop, Unit
         text: its source, which is searched first.
         is_async: whether it is a coroutine.
     """
-    samples = "multinomial" in text or "argmax" in text
-    steps = _CALLED_STEP.search(text) is not None or _INDICES.search(text) is not None
-    endless = _ENDLESS.search(text) is not None
+    samples, steps, endless = _words(text)
     found: dict[Loop, Unit] = {}
     for loop in _loops(body) if samples or steps or endless else ():
         if samples and _generates_tokens(loop):

@@ -305,7 +305,7 @@ class FrequencyRecorder:
             may_yield = self._may_yield.get(fn.file)
             if may_yield is None:
                 may_yield = self._may_yield[fn.file] = "yield" in fn.file.text
-            if may_yield:
+            if may_yield and "yield" in fn.file.source_of(fn.node):
                 known = [
                     statement
                     for statement in walk_block(fn.node.body)

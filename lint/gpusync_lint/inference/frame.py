@@ -149,9 +149,10 @@ class Frame:
             if not self.is_incomplete:
                 break
         self.summary.values = self.values
-        # A method without a body of its own is overridden in classes that are not known here.
-        nothing = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
-        self.summary.returns = self._returns if self._returns is not None else nothing
+        if self._returns is None:
+            # A method without a body of its own is overridden in classes that are not known here.
+            self._returns = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
+        self.summary.returns = self._returns
 
     def execute(self, body: list[ast.stmt]) -> None:
         """Execute the statements of a block in order."""

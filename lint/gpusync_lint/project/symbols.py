@@ -167,7 +167,7 @@ class ModuleDef:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        return [0, *accumulate(len(line) + 1 for line in self.text.split("\n"))]
+        return [0, *accumulate(map((1).__add__, map(len, self.text.split("\n"))))]
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -185,8 +185,10 @@ class _FileReports:
         found = [one for fn in self.context.file.all_functions for one in self.of(fn)]
         self.context.reported_lines.update(report.node.lineno for _, report in found)
         self.context.waiting.update(report.node for _, report in found if self._is_wait(report))
+        needed = {rule for rule in {rule for _, rule in self._waiting} if rule.applies_after_others(self.context)}
         for occurrence, rule in self._waiting:
-            found += self._check(rule, occurrence)
+            if rule in needed:
+                self._check(rule, occurrence, found)
         return found
 
     def of(self, fn: FunctionDef) -> Found:
@@ -202,7 +204,7 @@ class _FileReports:
                         if rule.after_others:
                             self._waiting.append((occurrence, rule))
                         else:
-                            found += self._check(rule, occurrence)
+                            self._check(rule, occurrence, found)
         return found
 
     def waits(self, fn: FunctionDef) -> list[Report]:
@@ -224,16 +226,24 @@ class _FileReports:
     def _select(self, node: ast.AST) -> tuple[Rule, ...] | None:
         return self._table.judging(node, self.context.values)
 
-    def _check(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
+    def _check(self, rule: Rule, occurrence: Occurrence, found: Found) -> None:
+        """Add the reports of a rule on a node."""
         self.context.occurrence = occurrence
         for report in rule.check(occurrence.node, self.context):
-            accelerator = accelerator_of(report, self.context)
-            if accelerator is None:
-                yield occurrence, report
-            elif (worded := reworded(report, self._barriers[report.barrier], accelerator)) is not None:
-                message = report.message and worded.message
-                message = message or _message(worded.message, report.node, self.context.values)
-                yield occurrence, replace(worded, message=message)
+            worded = self._worded(report)
+            if worded is not None:
+                found.append((occurrence, worded))
+
+    def _worded(self, report: Report) -> Report | None:
+        """A report in the words of the accelerator that it is about; None if it does not wait there."""
+        accelerator = accelerator_of(report, self.context)
+        if accelerator is None:
+            return report
+        worded = reworded(report, self._barriers[report.barrier], accelerator)
+        if worded is None:
+            return None
+        message = report.message and worded.message
+        return replace(worded, message=message or _message(worded.message, report.node, self.context.values))
 
 
 def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:

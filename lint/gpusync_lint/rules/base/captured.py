@@ -25,8 +25,7 @@ class CaptureRule(Rule):
 
     def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
         """Check one node, if its function may run during a capture."""
-        if context.may_be_captured(context.function):
-            yield from self.check_captured(node, context)
+        return self.check_captured(node, context) if context.may_be_captured(context.function) else iter(())
 
     def check_captured(self, node: Any, context: RuleContext) -> Iterator[Report]:
         """Check one node of a function that may run during a capture."""

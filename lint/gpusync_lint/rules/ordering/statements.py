@@ -113,6 +113,11 @@ class _Statements(Expressions):
         )
 
     @property
+    def function(self) -> FunctionDef:
+        """The function that is being run."""
+        return self._stack[-1]
+
+    @property
     def shared_names(self) -> Collection[str]:
         """The names that other functions see."""
         return self._shared
