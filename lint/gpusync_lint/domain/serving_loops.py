@@ -49,6 +49,17 @@ _SOURCES = re.compile(r"queue|sock|conn|pipe|inbox|request|poller|channel|(^|[._
 """Names of what such methods are called on. `get` alone is a method of dicts."""
 
 
+class Words(NamedTuple):
+    """Which words a text contains, of those without which no loop is recognized."""
+
+    sampling: bool
+    """Words of loops that generate tokens."""
+    schedules: bool
+    """Words of loops over timesteps or noise levels."""
+    endless: bool
+    """Endless loops."""
+
+
 class Schedule(NamedTuple):
     """The timesteps or noise levels of a denoising loop."""
 
@@ -58,23 +69,18 @@ class Schedule(NamedTuple):
     """Whether it is the current timestep."""
 
 
-@lru_cache(maxsize=8)
-def may_have_units(text: str) -> bool:
-    """Whether a file may have loops that are recognized, by its text. Questions come file by file."""
-    return any(_words(text))
+@lru_cache(maxsize=64)
+def words_of_file(text: str) -> Words:
+    """The words in the text of a file. It is asked for several times, for the functions of some files in turn."""
+    return _words(text)
 
 
-@lru_cache(maxsize=8)
-def may_have_schedules(text: str) -> bool:
-    """Whether a file may have denoising loops, by its text. Questions come file by file."""
-    return _words(text)[1]
-
-
-def _words(text: str) -> tuple[bool, bool, bool]:
-    """Whether a text has words of loops that generate tokens, of loops over timesteps, and of endless loops."""
-    samples = "multinomial" in text or "argmax" in text
-    steps = _CALLED_STEP.search(text) is not None or _INDICES.search(text) is not None
-    return samples, steps, _ENDLESS.search(text) is not None
+def _words(text: str) -> Words:
+    return Words(
+        "multinomial" in text or "argmax" in text,
+        _CALLED_STEP.search(text) is not None or _INDICES.search(text) is not None,
+        _ENDLESS.search(text) is not None,
+    )
 
 
 def units(body: list[ast.stmt], text: str, *, is_async: bool) -> dict[Loop, Unit]:
@@ -85,14 +91,14 @@ def units(body: list[ast.stmt], text: str, *, is_async: bool) -> dict[Loop, Unit
         text: its source, which is searched first.
         is_async: whether it is a coroutine.
     """
-    samples, steps, endless = _words(text)
+    words = _words(text)
     found: dict[Loop, Unit] = {}
-    for loop in _loops(body) if samples or steps or endless else ():
-        if samples and _generates_tokens(loop):
+    for loop in _loops(body) if any(words) else ():
+        if words.sampling and _generates_tokens(loop):
             found[loop] = Unit.TOKEN
-        elif steps and isinstance(loop, ast.For) and schedule_of(loop) is not None:
+        elif words.schedules and isinstance(loop, ast.For) and schedule_of(loop) is not None:
             found[loop] = Unit.TIMESTEP
-        elif endless and _serves(loop, is_async):
+        elif words.endless and _serves(loop, is_async):
             found[loop] = Unit.REQUEST
     return found
 

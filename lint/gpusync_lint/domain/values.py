@@ -310,11 +310,13 @@ def tensor(
     return value
 
 
-def tensor_like(other: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
+def tensor_like(
+    other: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool, gradient: Gradient
+) -> Value:
     """A tensor on the device of another one, and in pageable memory if the other one is."""
     if not other.pageable and other.ref is None:
-        return tensor(other.device, certain, zero_dim, boolean, pinned, other.gradient)
-    return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
+        return tensor(other.device, certain, zero_dim, boolean, pinned, gradient)
+    return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned, gradient=gradient)
 
 
 def tuple_of(items: Iterable[Value]) -> Value:

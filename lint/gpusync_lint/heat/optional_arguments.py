@@ -7,7 +7,8 @@ function binds nowhere else than in such blocks.
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from gpusync_lint.syntax.blocks import blocks
 from gpusync_lint.syntax.traversal import children, walk
@@ -22,18 +23,36 @@ Given = tuple[tuple[str, str], ...]
 _NONE: frozenset[str] = frozenset()
 
 
-class _Uses(NamedTuple):
-    """What a function does with its parameters with the default None."""
+class _Uses:
+    """What a function does with its parameters with the default None. Its text is searched first."""
 
-    optional: frozenset[str] = _NONE
-    """The parameters."""
-    tested: frozenset[str] = _NONE
-    """Those for which a block stands in."""
-    wanted: frozenset[str] = _NONE
-    """Those that the function may test or pass on."""
+    def __init__(self, fn: FunctionDef) -> None:
+        self.optional = _optional(fn)
+        """The parameters."""
+        self._fn = fn
 
+    @cached_property
+    def tested(self) -> frozenset[str]:
+        """The parameters for which a block stands in, and that are bound in such blocks only."""
+        tested = self._may_be_tested
+        return _stood_in(self._fn.node.body, tested) if tested else _NONE
 
-_UNUSED = _Uses()
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The parameters that the function may test or pass on."""
+        if not self.optional:
+            return _NONE
+        body = self._source.partition(":\n")[2]
+        passed_on = {name for name in self.optional if f"({name}" in body or f", {name}" in body or f"={name}" in body}
+        return self._may_be_tested | passed_on
+
+    @cached_property
+    def _may_be_tested(self) -> frozenset[str]:
+        return frozenset(name for name in self.optional if f"{name} is " in self._source)
+
+    @cached_property
+    def _source(self) -> str:
+        return self._fn.file.source_of(self._fn.node)
 
 
 class OptionalArguments:
@@ -65,7 +84,7 @@ class OptionalArguments:
     def _used(self, fn: FunctionDef) -> _Uses:
         found = self._uses.get(fn)
         if found is None:
-            found = self._uses[fn] = _used(fn)
+            found = self._uses[fn] = _Uses(fn)
         return found
 
     def _calls_of(self, statement: ast.stmt, name: str) -> list[ast.Call]:
@@ -118,23 +137,11 @@ def _optional(fn: FunctionDef) -> frozenset[str]:
     return frozenset(one.arg for one, default in named if default is not None and _is_none(default))
 
 
-def _used(fn: FunctionDef) -> _Uses:
-    """What a function does with its optional parameters. Its text is searched first."""
-    optional = _optional(fn)
-    if not optional:
-        return _UNUSED
-    source = fn.file.source_of(fn.node)
-    body = source.partition(":\n")[2]
-    passed_on = {name for name in optional if any(f"{before}{name}" in body for before in ("(", ", ", "="))}
-    tested = {name for name in optional if f"{name} is " in source}
-    return _Uses(optional, _stood_in(fn, tested) if tested else _NONE, frozenset(tested | passed_on))
-
-
-def _stood_in(fn: FunctionDef, optional: set[str]) -> frozenset[str]:
-    """The parameters for which a block stands in, and that the statements of the function bind in such blocks only."""
+def _stood_in(body: list[ast.stmt], optional: frozenset[str]) -> frozenset[str]:
+    """The parameters for which a block of a function stands in, and that its statements bind in such blocks only."""
     tested: set[str] = set()
     rebound: set[str] = set()
-    stack: list[tuple[list[ast.stmt], frozenset[str]]] = [(fn.node.body, _NONE)]
+    stack: list[tuple[list[ast.stmt], frozenset[str]]] = [(body, _NONE)]
     while stack:
         body, missing = stack.pop()
         for statement in body:

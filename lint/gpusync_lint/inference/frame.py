@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
@@ -208,10 +209,12 @@ class Frame:
 
     def tracks_gradients(self) -> bool:
         """Whether torch records a graph here, as far as the function shows."""
-        if self.blocks_without_gradients:
-            return False
-        decorators = getattr(self.fn.node, "decorator_list", ())
-        return not any(stops_gradients(decorator) for decorator in decorators)
+        return not self.blocks_without_gradients and self._tracks_gradients
+
+    @cached_property
+    def _tracks_gradients(self) -> bool:
+        """Whether no decorator of the function says that it does not."""
+        return not any(map(stops_gradients, getattr(self.fn.node, "decorator_list", ())))
 
     def is_in_module(self) -> bool:
         """Whether the function is a method of a `torch.nn.Module`."""

@@ -98,11 +98,11 @@ def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
     values: list[Value] = []
     for arg in node.args:
         value = frame.eval(arg)
-        if isinstance(arg, ast.Starred):
-            whole = frame.values.get(arg.value, UNKNOWN)
-            values += (whole.items or ()) if whole.kind is Kind.TUPLE else (element(whole),)
-        else:
+        if arg.__class__ is not ast.Starred:
             values.append(value)
+            continue
+        whole = frame.values.get(arg.value, UNKNOWN)  # type: ignore[attr-defined]
+        values += (whole.items or ()) if whole.kind is Kind.TUPLE else (element(whole),)
     return values
 
 

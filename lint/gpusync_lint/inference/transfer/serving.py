@@ -8,7 +8,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import entry_points
-from gpusync_lint.domain.serving_loops import may_have_schedules
+from gpusync_lint.domain.serving_loops import words_of_file
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.handler_flow import called_of
@@ -110,7 +110,7 @@ def bind_schedule(frame: Frame, loop: ast.For) -> None:
 
     Pipelines keep them on the device, next to the sample: `scheduler.set_timesteps(steps, device=device)`.
     """
-    found = frame.analysis.schedule_of(loop) if may_have_schedules(frame.fn.file.text) else None
+    found = frame.analysis.schedule_of(loop) if words_of_file(frame.fn.file.text).schedules else None
     if found is None or frame.names.get(found.name, UNKNOWN).kind is not Kind.UNKNOWN:
         return
     if is_test_path(frame.fn.file.path) or _is_on_host(frame.fn.node, loop.iter):

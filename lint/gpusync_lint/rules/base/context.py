@@ -194,6 +194,8 @@ class RuleContext:
         values = self.values.values()
         if self.file.uses_foreign or Kind.FOREIGN in map(_KIND, values):
             return True
+        if not any(file.uses_foreign for file in self._inference.project.files):
+            return False
         return any_foreign(value for value in values if value.kind in _CONTAINERS)
 
     @cached_property

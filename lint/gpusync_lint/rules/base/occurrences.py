@@ -97,6 +97,7 @@ class _Walk(Generic[_Rules]):
         self._select = select
         self._judged = judged
         self._ignored = _LEAVES - judged
+        self._judges_attributes = ast.Attribute in judged
         self._statement: ast.stmt
         self._depth = 0
         self._repeated = 0
@@ -133,6 +134,9 @@ class _Walk(Generic[_Rules]):
     def expression(self, node: ast.expr | None) -> None:
         """Traverse an expression, if there is one."""
         kind = node.__class__
+        while kind is ast.Attribute and not self._judges_attributes:
+            node = node.value  # type: ignore[union-attr]
+            kind = node.__class__
         if kind in self._ignored:
             return
         handler = EXPRESSIONS.get(kind)
