@@ -61,6 +61,8 @@ def injections(file: ModuleDef) -> Iterator[Injection]:
     """What a file declares to be called before handlers: `value=Depends(read)`, `Annotated[Model, Depends(load)]`."""
     if not any(module in file.text for module in _injecting_modules()):
         return
+    if not any(f"{name.rpartition('.')[2]}(" in file.text for name in entry_points.injections()):
+        return
     given: dict[ast.expr, Injection] = {}
     for node in walk(file.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):

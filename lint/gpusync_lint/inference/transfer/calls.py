@@ -101,7 +101,7 @@ def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
         if arg.__class__ is not ast.Starred:
             values.append(value)
             continue
-        whole = frame.values.get(arg.value, UNKNOWN)  # type: ignore[attr-defined]
+        whole = frame.values.get(arg.value, UNKNOWN)
         values += (whole.items or ()) if whole.kind is Kind.TUPLE else (element(whole),)
     return values
 

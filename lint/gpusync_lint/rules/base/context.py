@@ -134,7 +134,7 @@ class RuleContext:
         """What measures time in the project."""
         self.tasks = tasks
         """The coroutines of the project."""
-        self.layout = Layout(file.text.split("\n"))
+        self.layout = Layout(file.lines)
         self.occurrence: Occurrence
         """The node that is checked, and its position."""
         self.values: dict[ast.expr, Value] = {}

@@ -13,7 +13,7 @@ from gpusync_lint.rules.ordering.expressions import Expressions
 from gpusync_lint.rules.ordering.memory import NONE
 from gpusync_lint.rules.ordering.names import ORDERS, last_name
 from gpusync_lint.rules.ordering.state import escape
-from gpusync_lint.syntax.traversal import walk_block
+from gpusync_lint.syntax.traversal import walk, walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -81,6 +81,15 @@ def races_of(fn: FunctionDef, context: RuleContext) -> Collection[Race]:
     return run.races.values()
 
 
+def _declared(fn: FunctionDef) -> frozenset[str]:
+    """The names that a function, or one inside it, declares as global or nonlocal."""
+    source = fn.file.source_of(fn.node)
+    if "global" not in source and "nonlocal" not in source:
+        return frozenset()
+    declarations = (node for node in walk(fn.node) if isinstance(node, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for node in declarations for name in node.names)
+
+
 class _TooLongError(Exception):
     """The function has too many statements."""
 
@@ -105,9 +114,7 @@ class _Statements(Expressions):
         self._calls: list[list[tuple[State, Views]]] = []
         """By call that is being run, the states in which it returns, with what it returns."""
         self._left = _MAX_STATEMENTS
-        self._shared = frozenset(
-            name for node in ast.walk(fn.node) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
-        )
+        self._shared = _declared(fn)
 
     @property
     def function(self) -> FunctionDef:
