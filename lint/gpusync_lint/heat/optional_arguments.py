@@ -40,8 +40,6 @@ class _Uses:
     @cached_property
     def wanted(self) -> frozenset[str]:
         """The parameters that the function may test or pass on."""
-        if not self.optional:
-            return _NONE
         body = self._source.partition(":\n")[2]
         passed_on = {name for name in self.optional if f"({name}" in body or f", {name}" in body or f"={name}" in body}
         return self._may_be_tested | passed_on
@@ -65,11 +63,13 @@ class OptionalArguments:
 
     def tested(self, fn: FunctionDef) -> frozenset[str]:
         """The parameters of a function for which some block stands in."""
-        return self._used(fn).tested
+        uses = self._used(fn)
+        return uses.tested if uses.optional else _NONE
 
     def given(self, fn: FunctionDef, statement: ast.stmt, callee: FunctionDef) -> Given:
         """The parameters that the calls of another function in a statement of `fn` pass, if it tests them."""
-        wanted = self._used(callee).wanted
+        uses = self._used(callee)
+        wanted = uses.wanted if uses.optional else _NONE
         if not wanted:
             return ()
         name = callee.cls.name if callee.cls is not None and callee.name == "__init__" else callee.name
