@@ -24,7 +24,7 @@ _NONE: frozenset[str] = frozenset()
 
 
 class _Uses:
-    """What a function does with its parameters with the default None. Its text is searched first."""
+    """What a function does with its parameters with the default None."""
 
     def __init__(self, fn: FunctionDef) -> None:
         self.optional = _optional(fn)
@@ -34,23 +34,17 @@ class _Uses:
     @cached_property
     def tested(self) -> frozenset[str]:
         """The parameters for which a block stands in, and that are bound in such blocks only."""
-        tested = self._may_be_tested
-        return _stood_in(self._fn.node.body, tested) if tested else _NONE
+        return _stood_in(self._fn.node.body, self.optional)
 
     @cached_property
     def wanted(self) -> frozenset[str]:
-        """The parameters that the function may test or pass on."""
-        body = self._source.partition(":\n")[2]
-        passed_on = {name for name in self.optional if f"({name}" in body or f", {name}" in body or f"={name}" in body}
-        return self._may_be_tested | passed_on
-
-    @cached_property
-    def _may_be_tested(self) -> frozenset[str]:
-        return frozenset(name for name in self.optional if f"{name} is " in self._source)
-
-    @cached_property
-    def _source(self) -> str:
-        return self._fn.file.source_of(self._fn.node)
+        """The parameters that the function may test or pass on, as its text shows."""
+        body = self._fn.file.source_of(self._fn.node).partition(":\n")[2]
+        return frozenset(
+            name
+            for name in self.optional
+            if f"({name}" in body or f", {name}" in body or f"={name}" in body or f"{name} is " in body
+        )
 
 
 class OptionalArguments:
@@ -61,10 +55,10 @@ class OptionalArguments:
         self._calls: tuple[ast.stmt | None, dict[str, list[ast.Call]]] = None, {}
         """The last statement that was asked for, and the calls in it; questions come statement by statement."""
 
-    def tested(self, fn: FunctionDef) -> frozenset[str]:
-        """The parameters of a function for which some block stands in."""
+    def is_tested(self, fn: FunctionDef, name: str) -> bool:
+        """Whether a name is a parameter of a function for which its blocks stand in."""
         uses = self._used(fn)
-        return uses.tested if uses.optional else _NONE
+        return name in uses.optional and name in uses.tested
 
     def given(self, fn: FunctionDef, statement: ast.stmt, callee: FunctionDef) -> Given:
         """The parameters that the calls of another function in a statement of `fn` pass, if it tests them."""

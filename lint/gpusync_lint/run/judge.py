@@ -122,10 +122,13 @@ class Judge:
 
     def _finding(self, occurrence: Occurrence, report: Report, place: Place | None, context: RuleContext) -> Finding:
         barrier = self._barriers[report.barrier]
-        capture = None
+        capture, unit = None, None
         if place is not None:
-            heat = self._heat.heat_at(place)
-            capture = self._heat.capture_at(place)
+            heat = Heat.ONCE  # in a part of a component, decided when the parts are linked
+            if not self._heat.is_part:
+                heat = self._heat.heat_at(place)
+                capture = self._heat.capture_at(place)
+                unit = self._heat.unit_at(place)
         else:
             assert report.heat is not None
             if report.heat is Heat.CAPTURE:
@@ -147,7 +150,7 @@ class Judge:
             framework=barrier.framework,
             key=f"{path}::{(report.function or occurrence.fn).qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
-            unit=None if place is None else self._heat.unit_at(place),
+            unit=unit,
             graph_break=self._compiled.graph_break(report.function or occurrence.fn, report.barrier, report.node),
         )
         return judged(finding, heat, capture)
