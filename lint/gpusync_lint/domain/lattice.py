@@ -150,7 +150,12 @@ def _join_alternatives(a: Value, b: Value) -> Value:
         same = _join_names(a, b)
         if same.kind:
             return same
-    found = {**dict.fromkeys(alternatives(a)), **dict.fromkeys(alternatives(b))}
+    first, second = alternatives(a), alternatives(b)
+    if len(first) < len(second):
+        a, first, second = b, second, first
+    if all(one in first for one in second):
+        return a
+    found = dict.fromkeys((*first, *second))
     if len(found) > _MAX_ALTERNATIVES:
         return UNKNOWN
     return Value(Kind.UNION, items=tuple(sorted(found, key=_place_of)))

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.model.units import Unit
@@ -48,6 +49,17 @@ _SOURCES = re.compile(r"queue|sock|conn|pipe|inbox|request|poller|channel|(^|[._
 """Names of what such methods are called on. `get` alone is a method of dicts."""
 
 
+class Words(NamedTuple):
+    """Which words a text contains, of those without which no loop is recognized."""
+
+    sampling: bool
+    """Words of loops that generate tokens."""
+    schedules: bool
+    """Words of loops over timesteps or noise levels."""
+    endless: bool
+    """Endless loops."""
+
+
 class Schedule(NamedTuple):
     """The timesteps or noise levels of a denoising loop."""
 
@@ -55,6 +67,20 @@ class Schedule(NamedTuple):
     """The name that holds them, or in a loop over timesteps the current one."""
     is_element: bool
     """Whether it is the current timestep."""
+
+
+@lru_cache(maxsize=64)
+def words_of_file(text: str) -> Words:
+    """The words in the text of a file. It is asked for several times, for the functions of some files in turn."""
+    return _words(text)
+
+
+def _words(text: str) -> Words:
+    return Words(
+        "multinomial" in text or "argmax" in text,
+        _CALLED_STEP.search(text) is not None or _INDICES.search(text) is not None,
+        _ENDLESS.search(text) is not None,
+    )
 
 
 def units(body: list[ast.stmt], text: str, *, is_async: bool) -> dict[Loop, Unit]:
@@ -65,16 +91,14 @@ def units(body: list[ast.stmt], text: str, *, is_async: bool) -> dict[Loop, Unit
         text: its source, which is searched first.
         is_async: whether it is a coroutine.
     """
-    samples = "multinomial" in text or "argmax" in text
-    steps = _CALLED_STEP.search(text) is not None or _INDICES.search(text) is not None
-    endless = _ENDLESS.search(text) is not None
+    words = _words(text)
     found: dict[Loop, Unit] = {}
-    for loop in _loops(body) if samples or steps or endless else ():
-        if samples and _generates_tokens(loop):
+    for loop in _loops(body) if any(words) else ():
+        if words.sampling and _generates_tokens(loop):
             found[loop] = Unit.TOKEN
-        elif steps and isinstance(loop, ast.For) and schedule_of(loop) is not None:
+        elif words.schedules and isinstance(loop, ast.For) and schedule_of(loop) is not None:
             found[loop] = Unit.TIMESTEP
-        elif endless and _serves(loop, is_async):
+        elif words.endless and _serves(loop, is_async):
             found[loop] = Unit.REQUEST
     return found
 

@@ -47,7 +47,7 @@ def tensor_attribute(owner: Value, attribute: str) -> Value:
         return UNKNOWN  # a part of a part of an object: `models[0].blocks[0].linear.features`
     # Tensors have no such attribute, so it is an output object of a library (`outputs.loss`) or a batch.
     zero_dim = True if attribute == "loss" else None
-    part = tensor_like(owner, False, zero_dim, is_mask_name(attribute), owner.pinned)
+    part = tensor_like(owner, False, zero_dim, is_mask_name(attribute), owner.pinned, owner.gradient)
     return part if owner.certain else part._replace(ref=NESTED)
 
 
@@ -61,8 +61,9 @@ def combine(left: Value, right: Value) -> Value:
     gradient = max(left.gradient, right.gradient)
     device = _common_device(left, right)
     # What is computed with a tensor that certainly is on the device is one, too.
-    certain = any(one.certain and one.device is device > Device.ASSUMED for one in (left, right))
-    return tensor(device, certain or (left.certain and right.certain), zero_dim, gradient=gradient)
+    sure = left if left.certain else right
+    certain = (left.certain and right.certain) or (sure.certain and sure.device is device > Device.ASSUMED)
+    return tensor(device, certain, zero_dim, gradient=gradient)
 
 
 def _common_device(left: Value, right: Value) -> Device:

@@ -310,11 +310,13 @@ def tensor(
     return value
 
 
-def tensor_like(other: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool) -> Value:
+def tensor_like(
+    other: Value, certain: bool, zero_dim: bool | None, boolean: bool, pinned: bool, gradient: Gradient
+) -> Value:
     """A tensor on the device of another one, and in pageable memory if the other one is."""
     if not other.pageable and other.ref is None:
-        return tensor(other.device, certain, zero_dim, boolean, pinned, other.gradient)
-    return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned)
+        return tensor(other.device, certain, zero_dim, boolean, pinned, gradient)
+    return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned, gradient=gradient)
 
 
 def tuple_of(items: Iterable[Value]) -> Value:
@@ -417,8 +419,13 @@ def foreign_inside(value: Value) -> Value | None:
     if value.kind is Kind.FOREIGN:
         return value
     if value.items or value.elem is not None:
-        return next((item for item in _inside(value, 0) if item.kind is Kind.FOREIGN), None)
+        return next((item for item in _inside([value]) if item.kind is Kind.FOREIGN), None)
     return None
+
+
+def any_foreign(values: Iterable[Value]) -> bool:
+    """Whether some value is or contains, at any depth, one of a framework other than torch."""
+    return any(item.kind is Kind.FOREIGN for item in _inside(values))
 
 
 def has_tensor(value: Value, depth: int = 0) -> bool:
@@ -426,17 +433,17 @@ def has_tensor(value: Value, depth: int = 0) -> bool:
     if value.on_device:
         return True
     if value.items or value.elem is not None:
-        return any(item.on_device for item in _inside(value, depth))
+        return any(item.on_device for item in _inside([value], depth))
     return False
 
 
-def _inside(value: Value, depth: int) -> Iterator[Value]:
-    """A value and those in it, containers before their contents, up to `MAX_DEPTH`.
+def _inside(values: Iterable[Value], depth: int = 0) -> Iterator[Value]:
+    """Some values and those in them, containers before their contents, up to `MAX_DEPTH`.
 
     Containers may share their contents, so a value is visited again only if it is less deep than before.
     """
     depths: dict[int, int] = {}
-    stack = [(value, depth)]
+    stack = [(value, depth) for value in values]
     while stack:
         value, depth = stack.pop()
         yield value

@@ -131,8 +131,6 @@ class _Steps:
         self._graph = graph
         self._found: dict[Key, frozenset[StepEvidence]] = {}
         """For each function, the evidence of steps in it or in what it calls."""
-        self._outer = {key: _outer_loops(node) for key, node in graph.items()}
-        """For each function, its loops, each with the loop around it; 0 for none."""
         self.loops: dict[Key, dict[int, LoopKind]] = {}
         self.loop_units: dict[Key, dict[int, Unit]] = {}
         self.training_guards: dict[Key, frozenset[int]] = {}
@@ -160,6 +158,8 @@ class _Steps:
 
     def _evidence(self, key: Key, node: FunctionNode) -> AbstractSet[StepEvidence]:
         """The evidence in a function; what its loops repeat, and which of its guards train, is noted."""
+        if not node.evidence and not node.calls and not node.data_loops:
+            return _NO_EVIDENCE
         in_loops: dict[int, set[StepEvidence]] = {}
         """By loop, the evidence in it and in no loop inside it; 0 for what is in no loop."""
         guards: set[int] = set()
@@ -200,7 +200,7 @@ class _Steps:
         kinds = self.loops[key] = dict.fromkeys(data_loops, LoopKind.STEPS)
         units = self.loop_units[key] = dict.fromkeys(data_loops, Unit.STEP)
         recognized = {loops[-1]: unit for loops, unit in node.unit_loops}
-        outer = self._outer[key]
+        outer = _outer_loops(node)
         for loop in sorted(outer, reverse=True):  # an inner loop begins after the loops around it
             found = in_loops.get(loop)
             if found is None and loop not in data_loops:
@@ -290,6 +290,7 @@ def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvid
 
 
 def _outer_loops(node: FunctionNode) -> dict[int, int]:
+    """The loops of a function, each with the loop around it; 0 for none."""
     outer: dict[int, int] = {}
     chains = [loops_of(call.path) for call in node.calls]
     chains += [loops for loops, _ in node.unit_loops]
@@ -338,8 +339,9 @@ def _entry_heats(graph: CallGraph, steps: _Steps) -> dict[Key, FunctionHeat]:
     for key, node in graph.items():
         if node.calls or key in definitions:
             queues[entries[key]].append(key)
-    while (entry := next((heat for heat in Heat if queues[heat]), None)) is not None:
-        key = queues[entry].pop()
+    waiting = tuple(queues.items())
+    while (found := next((item for item in waiting if item[1]), None)) is not None:
+        entry, key = found[0], found[1].pop()
         if entries[key] is not entry:  # it has become hotter, and is in that queue as well
             continue
         function = heat_of(key)

@@ -22,7 +22,7 @@ from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Callable, Sequence
 
     from gpusync_lint.heat.left_out import Defaults
     from gpusync_lint.heat.loop_forms import Loop
@@ -48,15 +48,15 @@ class ControlPaths:
         self,
         body: list[ast.stmt],
         methods: Methods,
-        optional: Set[str] = frozenset(),
+        is_optional: Callable[[str], bool] = lambda name: False,
         defaults: Defaults | None = None,
     ) -> None:
-        """`methods` are those of the class of the function, `optional` its `OptionalArguments.tested`.
+        """`methods` are those of the class of the function, `is_optional` its `OptionalArguments.is_tested`.
 
         `defaults` are the parameters that every call leaves out.
         """
         self._known: dict[ast.stmt, Path] = {}
-        self._function = _Function(body, methods, optional, defaults or {})
+        self._function = _Function(body, methods, is_optional, defaults or {})
         self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
@@ -109,10 +109,12 @@ class ControlPaths:
 class _Function:
     """What the conditions in a function are judged by."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str], defaults: Defaults) -> None:
+    def __init__(
+        self, body: list[ast.stmt], methods: Methods, is_optional: Callable[[str], bool], defaults: Defaults
+    ) -> None:
         self.conditions = Conditions(body)
         self.methods = methods
-        self.optional = optional
+        self.is_optional = is_optional
         self.defaults = defaults
         self.loops: dict[int, Loop] = {}
         """The loops on the paths so far, by their lines."""
@@ -215,9 +217,8 @@ class _Block:
                 path = (*path, self._function.guard(statement, path))
             elif self._function.defaults and contradicts(statement.test, holds, self._function.defaults):
                 path = (*path, _GUARD)
-            optional = self._function.optional
-            for name in stands_in(statement.test, holds) if optional else ():
-                if name in optional:
+            for name in stands_in(statement.test, holds):
+                if self._function.is_optional(name):
                     path = (*path, PathNode(PathKind.DEFAULT, parameter=name))
         elif isinstance(statement, _TRY):
             if part is not statement.body and part is not statement.orelse and part is not statement.finalbody:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.training_idioms import is_test_path
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gpusync_lint.heat.left_out import Defaults
     from gpusync_lint.heat.memoization import Methods
     from gpusync_lint.model.function_key import Key
-    from gpusync_lint.model.placement import CallGraph, Capture, Entry, Path
+    from gpusync_lint.model.placement import CallGraph, Capture, Entry, FunctionHeat, Path
     from gpusync_lint.model.units import Unit
     from gpusync_lint.project.effects import CallSite, Runs
     from gpusync_lint.project.resolution import Project
@@ -87,7 +87,12 @@ class FrequencyRecorder:
         own_paths = frozenset(file.path for file in own)
         self.own: CallGraph = {key: node for key, node in graph.items() if key[0] in own_paths}
         """The functions of the files that are reported on."""
-        self._heats = propagate(graph)
+        self._graph = graph
+
+    @cached_property
+    def _heats(self) -> dict[Key, FunctionHeat]:
+        """How often each function is entered. A part of a component rarely asks: its heat is decided later."""
+        return propagate(self._graph)
 
     def repeated_entries(self) -> dict[Key, Entry]:
         """The functions that are entered repeatedly."""
@@ -169,7 +174,9 @@ class FrequencyRecorder:
         paths = self._paths.get(fn)
         if paths is None:
             methods = {} if fn.cls is None else self._methods_of(fn.cls)
-            paths = self._paths[fn] = ControlPaths(fn.node.body, methods, self._optional.tested(fn), self._left_out(fn))
+            paths = self._paths[fn] = ControlPaths(
+                fn.node.body, methods, partial(self._optional.is_tested, fn), self._left_out(fn)
+            )
         return paths
 
     def _left_out(self, fn: FunctionDef) -> Defaults:
@@ -305,7 +312,7 @@ class FrequencyRecorder:
             may_yield = self._may_yield.get(fn.file)
             if may_yield is None:
                 may_yield = self._may_yield[fn.file] = "yield" in fn.file.text
-            if may_yield:
+            if may_yield and "yield" in fn.file.source_of(fn.node):
                 known = [
                     statement
                     for statement in walk_block(fn.node.body)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from gpusync_lint.syntax.operators import COMPARISONS
 from gpusync_lint.syntax.traversal import children
 
 if TYPE_CHECKING:
@@ -15,16 +16,7 @@ if TYPE_CHECKING:
 
 Defaults = dict[str, object]
 """The defaults of parameters, by their names: constants and infinity."""
-_OPERATORS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
-    ast.Is: operator.is_,
-    ast.IsNot: operator.is_not,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-}
+_OPERATORS = {**COMPARISONS, ast.Is: operator.is_, ast.IsNot: operator.is_not}
 _ORDERS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 _UNKNOWN = object()
 

@@ -6,6 +6,7 @@ import ast
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Set
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.syntax.blocks import blocks
@@ -174,7 +175,11 @@ def memoized_methods(constructor: list[ast.stmt]) -> frozenset[str]:
 
 def _memoizes(decorator: ast.expr) -> bool:
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    label = called.id if isinstance(called, ast.Name) else getattr(called, "attr", "")
+    return _is_memoizing(called.id if isinstance(called, ast.Name) else getattr(called, "attr", ""))
+
+
+@lru_cache(maxsize=4096)
+def _is_memoizing(label: str) -> bool:
     return _MEMOIZING_DECORATOR.search(label) is not None
 
 

@@ -7,10 +7,11 @@ function binds nowhere else than in such blocks.
 from __future__ import annotations
 
 import ast
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpusync_lint.syntax.blocks import blocks
-from gpusync_lint.syntax.traversal import children
+from gpusync_lint.syntax.traversal import children, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,23 +23,47 @@ Given = tuple[tuple[str, str], ...]
 _NONE: frozenset[str] = frozenset()
 
 
+class _Uses:
+    """What a function does with its parameters with the default None."""
+
+    def __init__(self, fn: FunctionDef) -> None:
+        self.optional = _optional(fn)
+        """The parameters."""
+        self._fn = fn
+
+    @cached_property
+    def tested(self) -> frozenset[str]:
+        """The parameters for which a block stands in, and that are bound in such blocks only."""
+        return _stood_in(self._fn.node.body, self.optional)
+
+    @cached_property
+    def wanted(self) -> frozenset[str]:
+        """The parameters that the function may test or pass on, as its text shows."""
+        body = self._fn.file.source_of(self._fn.node).partition(":\n")[2]
+        return frozenset(
+            name
+            for name in self.optional
+            if f"({name}" in body or f", {name}" in body or f"={name}" in body or f"{name} is " in body
+        )
+
+
 class OptionalArguments:
     """The parameters of functions with the default None, and the calls that pass them."""
 
     def __init__(self) -> None:
-        self._uses: dict[FunctionDef, tuple[frozenset[str], frozenset[str]]] = {}
-        """By function, as `_used`."""
-        self._optional: dict[FunctionDef, frozenset[str]] = {}
+        self._uses: dict[FunctionDef, _Uses] = {}
         self._calls: tuple[ast.stmt | None, dict[str, list[ast.Call]]] = None, {}
         """The last statement that was asked for, and the calls in it; questions come statement by statement."""
 
-    def tested(self, fn: FunctionDef) -> frozenset[str]:
-        """The parameters of a function for which some block stands in."""
-        return self._used(fn)[0]
+    def is_tested(self, fn: FunctionDef, name: str) -> bool:
+        """Whether a name is a parameter of a function for which its blocks stand in."""
+        uses = self._used(fn)
+        return name in uses.optional and name in uses.tested
 
     def given(self, fn: FunctionDef, statement: ast.stmt, callee: FunctionDef) -> Given:
         """The parameters that the calls of another function in a statement of `fn` pass, if it tests them."""
-        wanted = self._used(callee)[1]
+        uses = self._used(callee)
+        wanted = uses.wanted if uses.optional else _NONE
         if not wanted:
             return ()
         name = callee.cls.name if callee.cls is not None and callee.name == "__init__" else callee.name
@@ -50,10 +75,10 @@ class OptionalArguments:
         calls = [_passed(node, []) for node in self._calls_of(statement, callee.rpartition(".")[2])]
         return self._given_by_all(fn, calls, frozenset(calls[0])) if calls and calls[0] else ()
 
-    def _used(self, fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
+    def _used(self, fn: FunctionDef) -> _Uses:
         found = self._uses.get(fn)
         if found is None:
-            found = self._uses[fn] = _used(fn)
+            found = self._uses[fn] = _Uses(fn)
         return found
 
     def _calls_of(self, statement: ast.stmt, name: str) -> list[ast.Call]:
@@ -64,9 +89,7 @@ class OptionalArguments:
 
     def _given_by_all(self, fn: FunctionDef, calls: list[dict[str, ast.expr]], wanted: frozenset[str]) -> Given:
         """The parameters for which each of some calls in a function has an argument other than None."""
-        optional = self._optional.get(fn)
-        if optional is None:
-            optional = self._optional[fn] = _optional(fn)
+        optional = self._used(fn).optional
         found: dict[str, str] = {}
         for name in sorted(wanted):
             values = [call.get(name) for call in calls]
@@ -100,58 +123,42 @@ def _optional(fn: FunctionDef) -> frozenset[str]:
     if isinstance(fn.node, ast.Module):
         return _NONE
     arguments = fn.node.args
+    if not arguments.defaults and not arguments.kw_defaults:
+        return _NONE
     positional = [*arguments.posonlyargs, *arguments.args]
     pairs = zip(reversed(positional), reversed(arguments.defaults), strict=False)
     named = [*pairs, *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
     return frozenset(one.arg for one, default in named if default is not None and _is_none(default))
 
 
-def _used(fn: FunctionDef) -> tuple[frozenset[str], frozenset[str]]:
-    """The optional parameters for which a block stands in, and those that the function may test or pass on."""
-    optional = _optional(fn)
-    if not optional:
-        return _NONE, _NONE
-    source = fn.file.source_of(fn.node)
-    body = source.partition(":\n")[2]
-    passed_on = {name for name in optional if any(f"{before}{name}" in body for before in ("(", ", ", "="))}
-    tested = {name for name in optional if f"{name} is " in source}
-    return (_stood_in(fn, tested) if tested else _NONE), frozenset(tested | passed_on)
-
-
-def _stood_in(fn: FunctionDef, optional: set[str]) -> frozenset[str]:
-    """The parameters for which a block stands in, and that the function binds in such blocks only."""
-    if not _has_stand_in(fn.node.body, optional):
-        return _NONE
+def _stood_in(body: list[ast.stmt], optional: frozenset[str]) -> frozenset[str]:
+    """The parameters for which a block of a function stands in, and that its statements bind in such blocks only."""
     tested: set[str] = set()
     rebound: set[str] = set()
-    stack: list[tuple[ast.AST, frozenset[str]]] = [(one, _NONE) for one in ast.iter_child_nodes(fn.node)]
+    stack: list[tuple[list[ast.stmt], frozenset[str]]] = [(body, _NONE)]
     while stack:
-        node, missing = stack.pop()
-        if isinstance(node, ast.If):
-            stack.append((node.test, missing))
-            for block, holds in ((node.body, True), (node.orelse, False)):
-                inside = frozenset(optional.intersection(stands_in(node.test, holds))) if block else _NONE
-                tested |= inside
-                stack += [(one, missing | inside) for one in block]
-        else:
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id not in missing:
-                rebound.add(node.id)
-            stack += [(one, missing) for one in children(node)]
+        body, missing = stack.pop()
+        for statement in body:
+            if isinstance(statement, ast.If):
+                for block, holds in ((statement.body, True), (statement.orelse, False)):
+                    inside = optional.intersection(stands_in(statement.test, holds)) if block else _NONE
+                    tested |= inside
+                    stack.append((block, missing | inside))
+            else:
+                rebound.update(name for name in _bound_by(statement) if name not in missing)
+                stack += [(block, missing) for block in blocks(statement)]
     return frozenset(tested - rebound)
 
 
-def _has_stand_in(body: list[ast.stmt], optional: set[str]) -> bool:
-    """Whether a block stands in for some parameter. Statements alone are looked at: that is fast."""
-    stack = list(body)
-    while stack:
-        statement = stack.pop()
-        if isinstance(statement, ast.If):
-            outcomes = ((statement.body, True), (statement.orelse, False))
-            if any(not optional.isdisjoint(stands_in(statement.test, holds)) for block, holds in outcomes if block):
-                return True
-        for block in blocks(statement):
-            stack += block
-    return False
+def _bound_by(statement: ast.stmt) -> Iterator[str]:
+    """The names that a statement binds, without those that its blocks bind."""
+    targets: list[ast.expr | None] = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    if isinstance(statement, (ast.With, ast.AsyncWith)):
+        targets = [item.optional_vars for item in statement.items]
+    for target in targets:
+        if target is not None:
+            names = (node for node in walk(target) if isinstance(node, ast.Name))
+            yield from (node.id for node in names if isinstance(node.ctx, ast.Store))
 
 
 def _calls(statement: ast.stmt) -> dict[str, list[ast.Call]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
@@ -149,9 +150,10 @@ class Frame:
             if not self.is_incomplete:
                 break
         self.summary.values = self.values
-        # A method without a body of its own is overridden in classes that are not known here.
-        nothing = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
-        self.summary.returns = self._returns if self._returns is not None else nothing
+        if self._returns is None:
+            # A method without a body of its own is overridden in classes that are not known here.
+            self._returns = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
+        self.summary.returns = self._returns
 
     def execute(self, body: list[ast.stmt]) -> None:
         """Execute the statements of a block in order."""
@@ -207,10 +209,14 @@ class Frame:
 
     def tracks_gradients(self) -> bool:
         """Whether torch records a graph here, as far as the function shows."""
-        if self.blocks_without_gradients or self.analysis.project.classes.receives_context(self.fn):
+        return not self.blocks_without_gradients and self._tracks_gradients
+
+    @cached_property
+    def _tracks_gradients(self) -> bool:
+        """Whether neither a decorator of the function nor the way autograd calls it says that it does not."""
+        if self.analysis.project.classes.receives_context(self.fn):
             return False
-        decorators = getattr(self.fn.node, "decorator_list", ())
-        return not any(stops_gradients(decorator) for decorator in decorators)
+        return not any(map(stops_gradients, getattr(self.fn.node, "decorator_list", ())))
 
     def is_in_module(self) -> bool:
         """Whether the function is a method of a `torch.nn.Module`."""

@@ -47,7 +47,8 @@ class Signature(NamedTuple):
 class FunctionSummary:
     """The results of one run of a function.
 
-    During the run, `returns`, `scope` and `values` are those of the run before, for recursive calls and closures.
+    During the run, `returns`, `scope` and `values` are those of the run before, for recursive calls and closures;
+    `effects` are until it begins.
     """
 
     reader: Reader
@@ -66,7 +67,9 @@ class FunctionSummary:
 
     def next(self, revision: int) -> FunctionSummary:
         """The summary for the next run, which begins at a revision."""
-        return FunctionSummary(Reader(self.reader.fn), revision, {}, self.returns, self.scope, Effects(), self.values)
+        return FunctionSummary(
+            Reader(self.reader.fn), revision, {}, self.returns, self.scope, self.effects, self.values
+        )
 
 
 @dataclass(eq=False, slots=True)

@@ -90,18 +90,23 @@ def _collect(fn: FunctionDef, lines: list[int]) -> Evidence:
     tensors: dict[str, int] = {}
     """By path that is used as a tensor, the first line of such a use, outside of functions inside this one."""
     module_methods = torch_api.modules().evidence
-    stack: list[tuple[ast.AST, bool]] = [(statement, False) for statement in fn.node.body]
-    while stack:
-        node, is_inside = stack.pop()
+    stack: list[ast.AST] = list(fn.node.body)
+    inside: list[ast.AST] = []
+    """What is in functions inside this one, which is looked at last."""
+    is_inside = False
+    while stack or inside:
+        if not stack:
+            stack, inside, is_inside = inside, [], True
+        node = stack.pop()
         if isinstance(node, ast.stmt):
             first = bisect_left(lines, node.lineno)
             if first == len(lines) or lines[first] > (node.end_lineno or node.lineno):
                 continue
         if isinstance(node, SCOPES):
-            if fn.is_module and not isinstance(node, ast.Lambda):
-                continue
-            is_inside = True
-        elif isinstance(node, ast.Call):
+            if not fn.is_module or isinstance(node, ast.Lambda):
+                inside += children(node)
+            continue
+        if isinstance(node, ast.Call):
             if isinstance(node.func, ast.Attribute):
                 name = node.func.attr
                 found = modules if name in module_methods else distributions if name in _DISTRIBUTION_METHODS else None
@@ -115,7 +120,7 @@ def _collect(fn: FunctionDef, lines: list[int]) -> Evidence:
                         tensors[path] = min(node.lineno, tensors.get(path, node.lineno))
             elif _tests_for_array(node):
                 _add(arrays, node.args[0])
-        stack += [(child, is_inside) for child in children(node)]
+        stack += children(node)
     if not (backward or modules or tensors or distributions or arrays):
         return _NONE
     return Evidence(
@@ -230,4 +235,4 @@ def _patterns() -> tuple[re.Pattern[str], ...]:
     """What evidence contains. One pattern for each beginning: those that begin with text are fast."""
     evidence = {*torch_api.modules().evidence, *torch_api.tensors().evidence, *_DISTRIBUTION_METHODS, *BACKWARD}
     names = "|".join(sorted(evidence))
-    return re.compile(rf"\.[\s\\]*(?:{names})[\s\\]*\("), re.compile(r"dim[\s\\]*="), re.compile("ndarray")
+    return re.compile(rf"\.[\s\\]*(?:{names})[\s\\]*\("), re.compile(r"dim(?<!\wdim)[\s\\]*="), re.compile("ndarray")

@@ -10,7 +10,7 @@ from gpusync_lint.domain.values import Kind, Value
 from gpusync_lint.project.symbols import ClassDef, FunctionDef, ModuleDef
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 
 class _Names(Protocol):
@@ -60,6 +60,8 @@ class ClassHierarchy:
         self._project_lineages: dict[ClassDef, tuple[ClassDef, ...]] = {}
         self._modules: dict[ClassDef, bool] = {}
         self._methods: dict[tuple[ClassDef, str], FunctionDef | None] = {}
+        self._next_methods: dict[tuple[ClassDef, str], FunctionDef | None] = {}
+        self._overrides: dict[FunctionDef, list[FunctionDef]] = {}
         self._methods_by_name: dict[str, list[FunctionDef]] | None = None
         self._subclasses: dict[ClassDef, list[ClassDef]] | None = None
 
@@ -151,8 +153,11 @@ class ClassHierarchy:
 
     def next_method(self, cls: ClassDef, name: str) -> FunctionDef | None:
         """The method that `super().name` in a method of a class refers to."""
-        defined = (base.methods[name] for base in self.project_lineage(cls)[1:] if name in base.methods)
-        return next(defined, None)
+        key = (cls, name)
+        if key not in self._next_methods:
+            defined = (base.methods[name] for base in self.project_lineage(cls)[1:] if name in base.methods)
+            self._next_methods[key] = next(defined, None)
+        return self._next_methods[key]
 
     def subclasses(self, cls: ClassDef) -> Sequence[ClassDef]:
         """The classes that inherit from a class, directly or not; none if there are too many to be told apart."""
@@ -173,14 +178,17 @@ class ClassHierarchy:
 
     def overrides(self, method: FunctionDef) -> list[FunctionDef]:
         """The overrides of a method that has no body of its own; none for other methods."""
-        if method.cls is None or not is_stub(method.node):
-            return []
-        return [
-            other
-            for other in self.methods_named(method.name)
-            if other.cls is not None and other is not method and method.cls in self.project_lineage(other.cls)
-            if not is_stub(other.node)
-        ]
+        known = self._overrides.get(method)
+        if known is None:
+            known = self._overrides[method] = list(self._find_overrides(method))
+        return known
+
+    def _find_overrides(self, method: FunctionDef) -> Iterator[FunctionDef]:
+        if method.cls is not None and is_stub(method.node):
+            for other in self.methods_named(method.name):
+                inherits = other.cls is not None and method.cls in self.project_lineage(other.cls)
+                if inherits and other is not method and not is_stub(other.node):
+                    yield other
 
     def methods_named(self, name: str) -> list[FunctionDef]:
         """The methods of a name in all classes of the project, except properties and static methods."""

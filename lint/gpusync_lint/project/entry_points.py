@@ -59,6 +59,8 @@ class Injection(NamedTuple):
 
 def injections(file: ModuleDef) -> Iterator[Injection]:
     """What a file declares to be called before handlers: `value=Depends(read)`, `Annotated[Model, Depends(load)]`."""
+    if not any(module in file.text for module in _injecting_modules()):
+        return
     if not any(f"{name.rpartition('.')[2]}(" in file.text for name in entry_points.injections()):
         return
     given: dict[ast.expr, Injection] = {}
@@ -73,6 +75,11 @@ def injections(file: ModuleDef) -> Iterator[Injection]:
         elif isinstance(node, ast.Call) and node not in given and (called := _injected(file, node, None)) is not None:
             given[node] = Injection(called)
     yield from given.values()
+
+
+@cache
+def _injecting_modules() -> frozenset[str]:
+    return frozenset(name.partition(".")[0] for name in entry_points.injections())
 
 
 def _parameters(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -121,6 +122,12 @@ def module_of(path: str) -> Module:
 def beginnings(modules: Iterable[Module]) -> frozenset[Module]:
     """Every beginning of the name of a module: the folders that hold modules, and the modules."""
     return frozenset(module[:length] for module in modules for length in range(len(module) + 1))
+
+
+@lru_cache(maxsize=4)
+def last_words(names: frozenset[Module]) -> frozenset[str]:
+    """The last parts of some names of modules and folders."""
+    return frozenset(name[-1] for name in names if name)
 
 
 def lookup(

@@ -18,7 +18,6 @@ from gpusync_lint.catalogue import roots as frameworks
 from gpusync_lint.project import symbols
 from gpusync_lint.project.imports import beginnings, dotted, lookup, module_of, modules_in
 from gpusync_lint.project.outline import weight
-from gpusync_lint.project.symbols import DeviceUse, uses_device
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,17 +75,17 @@ def divide(sources: Sequence[Source], imported: Sequence[Imports], roots: frozen
         if graph.size(component) <= MAX_WHOLE:
             units.append(Unit(component))
             continue
-        device = uses_device(device_use(sources[index], imported[index]) for index in component)
+        device = symbols.uses_device(device_use(sources[index], imported[index]) for index in component)
         for part in graph.cut(sorted(component, key=lambda index: sources[index].path)):
             without = tuple(index for index in part if index not in users)
             units.append(Unit(part, without, component, device))
     return sorted(units, key=lambda unit: sources[unit.indices[0]].path)
 
 
-def device_use(source: Source, imported: Imports) -> DeviceUse:
+def device_use(source: Source, imported: Imports) -> symbols.DeviceUse:
     """What a file shows of the device of its project; nothing if it does not use a framework."""
     uses = _uses(imported, frameworks.torch_family())
-    return symbols.device_use(source.path, source.text) if uses else DeviceUse(0)
+    return symbols.device_use(source.path, source.text) if uses else symbols.DeviceUse(0)
 
 
 def _uses(imported: Imports, roots: frozenset[str]) -> bool:

@@ -10,14 +10,15 @@ from gpusync_lint.domain.values import UNKNOWN, Kind, Value, external_name
 from gpusync_lint.project.class_hierarchy import ClassHierarchy
 from gpusync_lint.project.disjoint_sets import DisjointSets
 from gpusync_lint.project.host_fields import host_fields
-from gpusync_lint.project.imports import beginnings, lookup
+from gpusync_lint.project.imports import beginnings, last_words, lookup
 from gpusync_lint.project.lazy_modules import LazyModules
 from gpusync_lint.project.symbols import ModuleDef, device_use, uses_device
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from gpusync_lint.model.function_key import Key
+    from gpusync_lint.project.imports import Module
     from gpusync_lint.project.lazy_modules import Component
 
 
@@ -57,6 +58,8 @@ class Project:
         """By file and star import, the module that it names if it had not been read at first use; else empty."""
         names = self.lazy.beginnings if self.lazy is not None else beginnings(self._index)
         self._may_exist = names.__contains__
+        self._first_words = last_words(names)
+        """The words with which absolute names of modules of the project begin, wherever they are looked for."""
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
         self._nested = 0
         """How deeply the current resolution is nested in others."""
@@ -105,9 +108,15 @@ class Project:
         modules: Collection[tuple[str, ...]] = self._index if self.lazy is None else self.lazy.modules
         found = set()
         for dotted in {*file.imports.values(), *file.stars}:
-            candidates = lookup(file.folder, dotted, self._may_exist)
+            candidates = self._candidates(file, dotted)
             found.update([next((module for module, _ in candidates if module in modules), file.parts)])
         return found
+
+    def _candidates(self, file: ModuleDef, dotted: str) -> Iterable[tuple[Module, Module]]:
+        """The modules that an imported name may mean, as `lookup` finds them; most names are of other projects."""
+        if dotted[:1] != "." and dotted.partition(".")[0] not in self._first_words:
+            return ()
+        return lookup(file.folder, dotted, self._may_exist)
 
     def _fields_of(self, module: tuple[str, ...]) -> frozenset[str]:
         if self.lazy is not None:
@@ -285,7 +294,7 @@ class Project:
 
     def _resolve(self, file: ModuleDef, dotted: str) -> Value:
         bare = dotted.lstrip(".")
-        for module, words in lookup(file.folder, dotted, self._may_exist):
+        for module, words in self._candidates(file, dotted):
             found = self._file_of(module)
             if found is not None and found is not file:
                 if bare == dotted and self._hides_framework(module, bare, words):

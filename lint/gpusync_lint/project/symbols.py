@@ -94,14 +94,8 @@ class FunctionDef:
     @cached_property
     def loop_names(self) -> frozenset[str]:
         """The names that the loops and comprehensions of the function bind."""
-        names: set[str] = set()
-        stack: list[ast.AST] = list(self.node.body)
-        while stack:
-            node = stack.pop()
-            if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
-                names.update(item.id for item in ast.walk(node.target) if isinstance(item, ast.Name))
-            stack.extend(ast.iter_child_nodes(node))
-        return frozenset(names)
+        loops = (node for node in walk(self.node) if isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)))
+        return frozenset(item.id for loop in loops for item in walk(loop.target) if isinstance(item, ast.Name))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,8 +160,13 @@ class ModuleDef:
         self.all_functions.append(self.body)
 
     @cached_property
+    def lines(self) -> list[str]:
+        """The lines of its text."""
+        return self.text.split("\n")
+
+    @cached_property
     def _line_starts(self) -> list[int]:
-        return [0, *accumulate(len(line) + 1 for line in self.text.split("\n"))]
+        return [0, *accumulate(map((1).__add__, map(len, self.lines)))]
 
     @cached_property
     def names(self) -> frozenset[str]:

@@ -59,10 +59,13 @@ def _outlives(target: ast.expr, context: RuleContext) -> bool:
     function = context.function
     if function.is_module:  # a name that the capture itself sets is made anew
         return not _is_set_in(context.statement, target.id, function.node.body)
-    return any(
-        isinstance(node, (ast.Global, ast.Nonlocal)) and target.id in node.names
-        for node in walk_block(function.node.body)
-    )
+    return target.id in context.once(_declared, function.node.body)
+
+
+def _declared(body: list[ast.stmt]) -> frozenset[str]:
+    """The names that a function declares as global or nonlocal."""
+    declarations = (node for node in walk_block(body) if isinstance(node, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for node in declarations for name in node.names)
 
 
 def _is_set_in(statement: ast.stmt, name: str, body: list[ast.stmt]) -> bool:
@@ -306,6 +309,7 @@ class QueryInCapture(CaptureRule):
     """`event.query()` and `stream.query()`, and pinned buffers that are filled in the capture."""
 
     nodes = (ast.Call,)
+    calls = ("query", "elapsed_time", "pin_memory", "tensor", "as_tensor", "full")
     barriers = ("query-in-capture", "pinning-in-capture")
     words = (".query(", "elapsed_time", "pin_memory")
     VALID: ClassVar = (
@@ -366,18 +370,19 @@ class BranchInCapture(CaptureRule):
 def _reads_counter(test: ast.expr, context: RuleContext) -> bool:
     """Whether a condition compares a Python number that counts steps, or its remainder."""
     for node in walk(test):
-        compared = [node.left, *node.comparators] if isinstance(node, ast.Compare) else []
-        if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-            if _is_host(node.left, context) and not context.is_loop_target(node.left):
-                return True
-        elif any(_is_counter(one, context) for one in compared):
+        found = False
+        if isinstance(node, ast.Compare):
+            found = any(_is_counter(one, context) for one in (node.left, *node.comparators))
+        elif isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
+            found = _is_host(node.left, context) and not context.is_loop_target(node.left)
+        if found:
             return True
     return False
 
 
 def _is_counter(node: ast.expr, context: RuleContext) -> bool:
-    last = (dotted_path(node) or "").rpartition(".")[2].lower()
-    if not is_counter_name(last) or last.startswith(_LIMITS):
+    last = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    if not is_counter_name(last) or last.lower().startswith(_LIMITS) or dotted_path(node) is None:
         return False
     return _is_host(node, context) and not context.is_loop_target(node)
 

@@ -52,6 +52,10 @@ class KeptGraph(Rule):
         "loss = model(x).sum()\nif step:\n    loss.backward()\nelse:\n    loss.backward()\nkept += loss.mean()",
     )
 
+    def applies_to(self, context: RuleContext) -> bool:
+        """Whether the file may call `backward()`."""
+        return "backward" in context.file.text
+
     def check(self, node: ast.AST, context: RuleContext) -> Iterator[Report]:
         """Check an assignment or a call."""
         kept = _kept(node, context.statement)

@@ -154,10 +154,11 @@ class TensorAsNumber(Rule):
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
+        given = (*node.args, *(item.value for item in node.keywords if item.arg))
+        if not any(map(_holds_tensor, map(context.value, given))):
+            return
         args = [(arg, context.value(arg)) for arg in node.args]
         keywords = {item.arg: (item.value, context.value(item.value)) for item in node.keywords if item.arg}
-        if not any(_holds_tensor(value) for _, value in [*args, *keywords.values()]):
-            return
         dotted = _called(node, context)
         reads = dotted.rpartition(".")[2] in context.catalogue.barriers["tensor-as-number"].methods
         fitting = [

@@ -274,14 +274,20 @@ def _may_be_nested(receiver: ast.expr, context: RuleContext) -> bool:
     node = context.function.node
     if not isinstance(receiver, ast.Name) or isinstance(node, ast.Module):
         return False
-    return any(
-        isinstance(one, ast.Call)
-        and context.qualified_name(one.func) == "builtins.isinstance"
+    return receiver.id in context.once(_tested_for_nesting, node.body)
+
+
+def _tested_for_nesting(body: list[ast.stmt]) -> frozenset[str]:
+    """The names for which a function asks whether they are containers: `isinstance(x, dict)`."""
+    return frozenset(
+        one.args[0].id
+        for one in walk_block(body)
+        if isinstance(one, ast.Call)
+        and isinstance(one.func, ast.Name)
+        and one.func.id == "isinstance"
         and len(one.args) == 2
         and isinstance(one.args[0], ast.Name)
-        and one.args[0].id == receiver.id
         and any(isinstance(part, ast.Name) and part.id in _NESTED for part in ast.walk(one.args[1]))
-        for one in walk_block(node.body)
     )
 
 

@@ -138,8 +138,9 @@ class CompiledFunctions:
 
 def _may_compile(text: str) -> bool:
     """Whether a file may compile something; most files that mention ``compile`` mean ``re.compile``."""
-    mentions = text.count("compile")
-    return mentions > text.count("re.compile(") and (".compile" in text or _IMPORTED.search(text) is not None)
+    if "compile" not in text or text.count("compile") == text.count("re.compile("):
+        return False
+    return ".compile" in text or _IMPORTED.search(text) is not None
 
 
 def _is_fullgraph(node: ast.expr) -> bool:

@@ -122,10 +122,13 @@ class Judge:
 
     def _finding(self, occurrence: Occurrence, report: Report, place: Place | None, context: RuleContext) -> Finding:
         barrier = self._barriers[report.barrier]
-        capture = None
+        capture, unit = None, None
         if place is not None:
-            heat = self._heat.heat_at(place)
-            capture = self._heat.capture_at(place)
+            heat = Heat.ONCE  # in a part of a component, decided when the parts are linked
+            if not self._heat.is_part:
+                heat = self._heat.heat_at(place)
+                capture = self._heat.capture_at(place)
+                unit = self._heat.unit_at(place)
         else:
             assert report.heat is not None
             if report.heat is Heat.CAPTURE:
@@ -147,7 +150,7 @@ class Judge:
             framework=barrier.framework,
             key=f"{path}::{(report.function or occurrence.fn).qualname}::{barrier.code}::{digest}::1",
             fix=report.fix,
-            unit=None if place is None else self._heat.unit_at(place),
+            unit=unit,
             graph_break=self._compiled.graph_break(report.function or occurrence.fn, report.barrier, report.node),
         )
         return judged(finding, heat, capture)
@@ -185,8 +188,10 @@ class _FileReports:
         found = [one for fn in self.context.file.all_functions for one in self.of(fn)]
         self.context.reported_lines.update(report.node.lineno for _, report in found)
         self.context.waiting.update(report.node for _, report in found if self._is_wait(report))
+        needed = {rule for rule in {rule for _, rule in self._waiting} if rule.applies_after_others(self.context)}
         for occurrence, rule in self._waiting:
-            found += self._check(rule, occurrence)
+            if rule in needed:
+                self._check(rule, occurrence, found)
         return found
 
     def of(self, fn: FunctionDef) -> Found:
@@ -202,7 +207,7 @@ class _FileReports:
                         if rule.after_others:
                             self._waiting.append((occurrence, rule))
                         else:
-                            found += self._check(rule, occurrence)
+                            self._check(rule, occurrence, found)
         return found
 
     def waits(self, fn: FunctionDef) -> list[Report]:
@@ -224,16 +229,24 @@ class _FileReports:
     def _select(self, node: ast.AST) -> tuple[Rule, ...] | None:
         return self._table.judging(node, self.context.values)
 
-    def _check(self, rule: Rule, occurrence: Occurrence) -> Iterator[tuple[Occurrence, Report]]:
+    def _check(self, rule: Rule, occurrence: Occurrence, found: Found) -> None:
+        """Add the reports of a rule on a node."""
         self.context.occurrence = occurrence
         for report in rule.check(occurrence.node, self.context):
-            accelerator = accelerator_of(report, self.context)
-            if accelerator is None:
-                yield occurrence, report
-            elif (worded := reworded(report, self._barriers[report.barrier], accelerator)) is not None:
-                message = report.message and worded.message
-                message = message or _message(worded.message, report.node, self.context.values)
-                yield occurrence, replace(worded, message=message)
+            worded = self._worded(report)
+            if worded is not None:
+                found.append((occurrence, worded))
+
+    def _worded(self, report: Report) -> Report | None:
+        """A report in the words of the accelerator that it is about; None if it does not wait there."""
+        accelerator = accelerator_of(report, self.context)
+        if accelerator is None:
+            return report
+        worded = reworded(report, self._barriers[report.barrier], accelerator)
+        if worded is None:
+            return None
+        message = report.message and worded.message
+        return replace(worded, message=message or _message(worded.message, report.node, self.context.values))
 
 
 def _message(template: str, mark: ast.expr, values: dict[ast.expr, Value]) -> str:

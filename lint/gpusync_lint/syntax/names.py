@@ -7,6 +7,10 @@ import ast
 
 def dotted_path(node: ast.expr) -> str | None:
     """The dotted path of a chain of attributes on a name, `self.model.head`; None for any other expression."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if not isinstance(node, ast.Attribute):
+        return None
     words: list[str] = []
     while isinstance(node, ast.Attribute):
         words.append(node.attr)

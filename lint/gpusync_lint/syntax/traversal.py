@@ -48,7 +48,8 @@ def walk(node: ast.AST) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        stack += children(node)
+        if _FIELDS[node.__class__]:  # most nodes are names and constants, which have none
+            stack += children(node)
 
 
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -61,5 +62,6 @@ def walk_block(body: list[ast.stmt]) -> Iterator[ast.AST]:
     while stack:
         node = stack.pop()
         yield node
-        if not isinstance(node, SCOPES):
+        kind = node.__class__
+        if _FIELDS[kind] and kind not in SCOPES:
             stack += children(node)

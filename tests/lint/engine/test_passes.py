@@ -15,6 +15,7 @@ from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     any_tensor,
     dict_of,
@@ -126,8 +127,10 @@ def test_a_tensor_on_the_device_is_found_among_arguments(value, holds):
 
 def test_a_tensor_like_another_keeps_what_else_is_known_of_it():
     pageable = CPU_TENSOR._replace(pageable=True)
-    assert tensor_like(pageable, False, True, False, False) == pageable._replace(certain=False, zero_dim=True)
-    assert tensor_like(GPU_TENSOR, True, None, True, False) == tensor(Device.GPU, boolean=True)
+    assert tensor_like(pageable, False, True, False, False, Gradient.NONE) == pageable._replace(
+        certain=False, zero_dim=True
+    )
+    assert tensor_like(GPU_TENSOR, True, None, True, False, Gradient.NONE) == tensor(Device.GPU, boolean=True)
     assert element(GPU_TENSOR._replace(zero_dim=True)) == GPU_TENSOR
 
 

@@ -13,7 +13,7 @@ from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
 from gpusync_lint.inference.transfer.moves import MOVES
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
-from gpusync_lint.inference.transfer.serving import call_delegated, record_serving_call
+from gpusync_lint.inference.transfer.serving import call_in_server
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
@@ -47,8 +47,7 @@ def call(frame: Frame, node: ast.Call) -> Value:
     callee = frame.eval(func)
     made = Call(node, callee, _arguments(frame, node), _keywords(frame, node))
     if isinstance(func, ast.Name):
-        record_serving_call(frame, made, func.id, None)
-        delegated = call_delegated(frame, made, "")
+        delegated = call_in_server(frame, made, func.id, None)
         if delegated is not None:
             return delegated
     if callee.kind is Kind.UNKNOWN:
@@ -74,8 +73,7 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
         _record_event_handler(frame, made)
     elif name in _HOOKS:
         _record_hook(frame, made)
-    record_serving_call(frame, made, name, path)
-    delegated = call_delegated(frame, made, name)
+    delegated = call_in_server(frame, made, name, path)
     if delegated is not None:
         return delegated
     if callee.kind not in _BOUND or receiver.kind is Kind.DICT:
@@ -100,11 +98,11 @@ def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
     values: list[Value] = []
     for arg in node.args:
         value = frame.eval(arg)
-        if isinstance(arg, ast.Starred):
-            whole = frame.values.get(arg.value, UNKNOWN)
-            values += (whole.items or ()) if whole.kind is Kind.TUPLE else (element(whole),)
-        else:
+        if arg.__class__ is not ast.Starred:
             values.append(value)
+            continue
+        whole = frame.values.get(arg.value, UNKNOWN)
+        values += (whole.items or ()) if whole.kind is Kind.TUPLE else (element(whole),)
     return values
 
 

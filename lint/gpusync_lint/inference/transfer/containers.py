@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain.lattice import element, join_elements, lookup, part_of
 from gpusync_lint.domain.tensor_ops import indexed_gradient
-from gpusync_lint.domain.values import GPU_TENSOR, HOST, UNKNOWN, Kind, Value, dict_of, foreign_value, list_of, tuple_of
+from gpusync_lint.domain.values import (
+    GPU_TENSOR,
+    HOST,
+    UNKNOWN,
+    Kind,
+    Value,
+    dict_of,
+    foreign_value,
+    list_of,
+    tensor_like,
+    tuple_of,
+)
 from gpusync_lint.inference.tables import evaluates
 from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind
 from gpusync_lint.inference.transfer.iteration import iterated
@@ -115,7 +126,7 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
 def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
     if isinstance(index.const, str):  # a batch that is a dict
         return base
-    return base._replace(zero_dim=None, pinned=False, gradient=indexed_gradient(base, index))
+    return tensor_like(base, base.certain, None, base.boolean, False, indexed_gradient(base, index))
 
 
 def _item_of_sequence(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

@@ -43,7 +43,8 @@ def call_module(frame: Frame, call: Call) -> Value:
     module = call.callee
     if module.ref is None and module.items:
         return join_elements([call_module(frame, call._replace(callee=one)) for one in modules(module)])
-    is_layer = (frame.is_in_module() and module.ref is not frame.fn.cls) or _is_of_innermost_loop(frame, call.node.func)
+    of_layer = _is_of_innermost_loop(frame, call.node.func)
+    is_layer = of_layer or (frame.is_in_module() and module.ref is not frame.fn.cls)
     frame.record_step_evidence(StepEvidence.LAYER if is_layer else StepEvidence.MODEL)
     device = _device_of_weights(frame, module)
     if device is Device.CPU:  # its weights, if it has any, are where its inputs are: torch refuses anything else
@@ -51,7 +52,7 @@ def call_module(frame: Frame, call: Call) -> Value:
     if module.ref is not None and not isinstance(module.ref, str):
         forward = frame.analysis.project.classes.method(module.ref, "forward")
         if forward is not None:
-            result = _call_forward(frame, forward, call, device)
+            result = _call_forward(frame, forward, call, device, of_layer)
             if result.kind is not Kind.UNKNOWN or device is Device.CPU:
                 return result
     return _call_external_module(frame, call, device)
@@ -79,10 +80,9 @@ def _device_of_inputs(frame: Frame, call: Call) -> Device:
     return max(found, default=Device.CPU)
 
 
-def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device) -> Value:
+def _call_forward(frame: Frame, forward: FunctionDef, call: Call, device: Device, of_layer: bool) -> Value:
     if device is Device.CPU and frame.fn.is_module:
         call = _on_assumed_device(frame, forward, call)
-    of_layer = _is_of_innermost_loop(frame, call.node.func)
     result = frame.analysis.call(frame, forward, [call.callee, *call.args], call.kwargs, of_layer)
     if not frame.tracks_gradients():
         result = with_gradient(result, Gradient.NONE)

@@ -100,26 +100,35 @@ def value_and_path(frame: Frame, node: ast.expr) -> tuple[Value, str | None]:
 
 def by_convention(frame: Frame, path: str, last: str, value: Value) -> Value:
     """Refine the value of a name or path by the conventions for names; `last` is its last word."""
-    if last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last):
+    if last in frame.host_fields or (last[-4:] == "_cpu" and _KEPT_ON_HOST.search(last)):
         return kept_on_host(value)
-    if last in frame.host_fields:
-        return kept_on_host(value)
-    if path in frame.evidence.distributions and not frame.analysis.project.classes.methods_named("log_prob"):
+    if frame.evidence.fn is not None:
+        shown = _shown_by_use(frame, path, value)
+        if shown is not None:
+            return shown
+    if value.kind is not Kind.UNKNOWN:
+        return value
+    if last == "device":
+        return Value(Kind.DEVICE, frame.assumed_device())
+    return _ACCELERATOR if last == "accelerator" else _FLAGS.get(last, value)
+
+
+def _shown_by_use(frame: Frame, path: str, value: Value) -> Value | None:
+    """What the uses of a path in the function show about its value; None for nothing."""
+    evidence = frame.evidence
+    if path in evidence.distributions and not frame.analysis.project.classes.methods_named("log_prob"):
         return Value(Kind.DISTRIBUTION, max(value.device, frame.assumed_device()))
+    differentiated = path in evidence.backward
     if value.kind is Kind.TENSOR:
         # A tensor on which `backward()` is called is certainly one, and has one element.
-        return value._replace(certain=True, zero_dim=True) if path in frame.evidence.backward else value
-    if path in frame.evidence.backward:
+        return value._replace(certain=True, zero_dim=True) if differentiated else None
+    if differentiated:
         return tensor(Device.GPU if value.kind is Kind.MOVED else frame.assumed_device(), zero_dim=True)
-    if path in frame.evidence.modules:
+    if path in evidence.modules:
         return Value(Kind.MODULE, Device.GPU if value.kind is Kind.MOVED else frame.assumed_device())
-    if value.kind is Kind.UNKNOWN:
-        if last == "device":
-            return Value(Kind.DEVICE, frame.assumed_device())
-        if frame.evidence.shows_tensor(path):
-            return Value(Kind.TENSOR, frame.assumed_device())
-        return _ACCELERATOR if last == "accelerator" else _FLAGS.get(last, value)
-    return value
+    if value.kind is Kind.UNKNOWN and evidence.shows_tensor(path):
+        return Value(Kind.TENSOR, frame.assumed_device())
+    return None
 
 
 def attribute(frame: Frame, node: ast.Attribute, base: Value, path: str | None) -> Value:

@@ -8,6 +8,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import entry_points
+from gpusync_lint.domain.serving_loops import words_of_file
 from gpusync_lint.domain.training_idioms import is_test_path
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.handler_flow import called_of
@@ -31,11 +32,13 @@ _DELEGATES = {
 """Functions that have a function called once, in a thread or after the response, with its position."""
 _DELEGATING_METHODS = {"run_in_executor": 1, "submit": 0, "add_task": 0}
 """The same for methods: of an event loop, an executor and FastAPI's background tasks."""
+_MAY_DELEGATE = frozenset({Kind.UNKNOWN, Kind.NAME})
+"""The kinds of objects that may be one of those."""
 _REGISTERS = "register_modules"
 """The method with which the pipelines of diffusers bind each keyword argument to an attribute of that name."""
 
 
-def record_serving_call(frame: Frame, call: Call, name: str, path: str | None) -> None:
+def call_in_server(frame: Frame, call: Call, name: str, path: str | None) -> Value | None:
     """Record what a call passes to a server or binds to attributes.
 
     Args:
@@ -43,15 +46,24 @@ def record_serving_call(frame: Frame, call: Call, name: str, path: str | None) -
         call: the call.
         name: the last part of the name of what is called.
         path: the dotted path of the receiver of a method, if it has one.
+
+    Returns:
+        the result of a call that makes a library call a function; None for any other call.
     """
-    if name == _REGISTERS:
-        if path is not None:
-            for attribute, value in call.kwargs.items():
-                frame.store.set(f"{path}.{attribute}", value)
-                frame.analysis.instances.set_attribute(call.receiver, attribute, value)
-        return
-    if name not in entry_points.registrations():
-        return
+    if name in entry_points.registrations():
+        _record_handler(frame, call, name)
+    elif name == _REGISTERS and path is not None:
+        for attribute, value in call.kwargs.items():
+            frame.store.set(f"{path}.{attribute}", value)
+            frame.analysis.instances.set_attribute(call.receiver, attribute, value)
+    position = _DELEGATES.get(call.callee.ref) if call.callee.kind is Kind.NAME else None
+    if position is None and call.receiver.kind in _MAY_DELEGATE:
+        position = _DELEGATING_METHODS.get(call.method)
+    return None if position is None else _call_delegated(frame, call, position)
+
+
+def _record_handler(frame: Frame, call: Call, name: str) -> None:
+    """Record the handler that a call passes to a server, if it does."""
     dotted = call.callee.ref if call.callee.kind is Kind.NAME and isinstance(call.callee.ref, str) else None
     if dotted is not None and "()." in dotted:  # a method of an object outside the project
         dotted = None
@@ -75,14 +87,11 @@ def record_serving_call(frame: Frame, call: Call, name: str, path: str | None) -
             frame.analysis.record_callback(called, Heat.STEP, Unit.REQUEST)
 
 
-def call_delegated(frame: Frame, call: Call, name: str) -> Value | None:
-    """The result of a call that makes a library call a function: `asyncio.to_thread(read, x)`. None for other calls."""
-    dotted = call.callee.dotted_name
-    position = _DELEGATES.get(dotted)
-    if position is None:
-        if name not in _DELEGATING_METHODS or call.receiver.kind not in (Kind.UNKNOWN, Kind.NAME):
-            return None
-        position = _DELEGATING_METHODS[name]
+def _call_delegated(frame: Frame, call: Call, position: int) -> Value | None:
+    """The result of a call that makes a library call its argument at a position: `asyncio.to_thread(read, x)`.
+
+    None if that is no function of the project.
+    """
     if len(call.args) <= position:
         return None
     callee, args, kwargs = call.args[position], call.args[position + 1 :], call.kwargs
@@ -101,7 +110,7 @@ def bind_schedule(frame: Frame, loop: ast.For) -> None:
 
     Pipelines keep them on the device, next to the sample: `scheduler.set_timesteps(steps, device=device)`.
     """
-    found = frame.analysis.schedule_of(loop)
+    found = frame.analysis.schedule_of(loop) if words_of_file(frame.fn.file.text).schedules else None
     if found is None or frame.names.get(found.name, UNKNOWN).kind is not Kind.UNKNOWN:
         return
     if is_test_path(frame.fn.file.path) or _is_on_host(frame.fn.node, loop.iter):

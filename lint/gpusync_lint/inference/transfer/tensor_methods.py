@@ -129,10 +129,10 @@ def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, V
     elif properties.dimensions:
         zero_dim = receiver.zero_dim if properties.dimensions == "receiver" else base.zero_dim
     boolean = properties.makes_boolean or (receiver.boolean and properties.keeps_boolean)
-    result = tensor_like(base, base.certain or properties.only_tensors, zero_dim, boolean, False)
-    if base.gradient or receiver.gradient:
-        gradient = Gradient.NONE if properties.makes_boolean else max(base.gradient, _gradient(name, receiver, args))
-        result = result._replace(gradient=Gradient.NONE if name in _DETACHED else gradient)
+    gradient = Gradient.NONE
+    if (base.gradient or receiver.gradient) and not properties.makes_boolean and name not in _DETACHED:
+        gradient = max(base.gradient, _gradient(name, receiver, args))
+    result = tensor_like(base, base.certain or properties.only_tensors, zero_dim, boolean, False, gradient)
     return _in_parts(properties.parts, result, args, kwargs) if properties.parts else result
 
 

@@ -266,7 +266,9 @@ def _tensor_function(frame: Frame, name: str, call: Call) -> Value:
     result = operation(last, first, call.args[1:], call.kwargs)
     if last in ("mm", "matmul", "spmm") and len(call.args) > 1 and result.gradient:
         result = result._replace(gradient=multiplied_gradient(*call.args[:2]))
-    return result._replace(certain=True) if result.kind is Kind.TENSOR else result  # functions of torch return tensors
+    if result.kind is Kind.TENSOR and not result.certain:
+        return result._replace(certain=True)  # functions of torch return tensors
+    return result
 
 
 def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
@@ -276,7 +278,10 @@ def _operands(frame: Frame, name: str, last: str, call: Call) -> Value | None:
     if tensors:
         first = tensors[0]
         for other in tensors[1:]:
-            first = combine(first, other)._replace(boolean=first.boolean and other.boolean)
+            boolean = first.boolean and other.boolean
+            first = combine(first, other)
+            if boolean:
+                first = first._replace(boolean=True)
         return first
     known = torch_api.tensors()
     if all(value.kind in _OF_VALUES for value in flat) or last[:1].isupper():

@@ -25,8 +25,7 @@ class CaptureRule(Rule):
 
     def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
         """Check one node, if its function may run during a capture."""
-        if context.may_be_captured(context.function):
-            yield from self.check_captured(node, context)
+        return self.check_captured(node, context) if context.may_be_captured(context.function) else iter(())
 
     def check_captured(self, node: Any, context: RuleContext) -> Iterator[Report]:
         """Check one node of a function that may run during a capture."""
@@ -34,8 +33,10 @@ class CaptureRule(Rule):
 
     def is_captured(self, context: RuleContext) -> bool:
         """Whether the node runs during a capture, or may do so because of calls in other parts of the project."""
+        if context.is_part:
+            return True
         capture = context.capture()
-        return context.is_part or (capture is not None and capture.kind is PathKind.CAPTURE)
+        return capture is not None and capture.kind is PathKind.CAPTURE
 
     def report(self, barrier: str, node: ast.expr, confidence: Confidence = Confidence.MEDIUM) -> Report:
         """A report of something in a capture."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from gpusync_lint.catalogue import foreign, registry
 from gpusync_lint.domain import python_api, torch_api
 from gpusync_lint.domain.training_idioms import is_test_path
-from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, foreign_inside, foreign_value, modules
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value, any_foreign, foreign_value, modules
 from gpusync_lint.model.findings import Fix
 from gpusync_lint.model.levels import Confidence, Heat
 from gpusync_lint.model.operations import Template
@@ -103,6 +103,10 @@ class Rule:
         """Whether the rule can report anything in a file. Called once per file, before `check`."""
         return True
 
+    def applies_after_others(self, context: RuleContext) -> bool:
+        """For a rule that checks after the others, whether it can report anything, given their reports on the file."""
+        return True
+
     def check(self, node: Any, context: RuleContext) -> Iterator[Report]:
         """Check one node."""
         raise NotImplementedError
@@ -130,7 +134,7 @@ class RuleContext:
         """What measures time in the project."""
         self.tasks = tasks
         """The coroutines of the project."""
-        self.layout = Layout(file.text.split("\n"))
+        self.layout = Layout(file.lines)
         self.occurrence: Occurrence
         """The node that is checked, and its position."""
         self.values: dict[ast.expr, Value] = {}
@@ -190,7 +194,9 @@ class RuleContext:
         values = self.values.values()
         if self.file.uses_foreign or Kind.FOREIGN in map(_KIND, values):
             return True
-        return any(foreign_inside(value) is not None for value in values if value.kind in _CONTAINERS)
+        if not any(file.uses_foreign for file in self._inference.project.files):
+            return False
+        return any_foreign(value for value in values if value.kind in _CONTAINERS)
 
     @cached_property
     def foreign_frameworks(self) -> frozenset[str]:

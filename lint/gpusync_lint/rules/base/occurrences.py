@@ -16,7 +16,7 @@ from gpusync_lint.rewrite.layout import MAX_DEPTH
 from gpusync_lint.syntax.blocks import blocks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterator
+    from collections.abc import Callable, Container, Iterable, Iterator
 
     from gpusync_lint.project.symbols import FunctionDef
 
@@ -147,14 +147,19 @@ class _Walk(Generic[_Rules]):
         handler(self, node)
         self._depth -= 1
 
+    def _each(self, nodes: Iterable[ast.expr | None]) -> None:
+        """Traverse expressions. Most are names and constants, which are passed over here."""
+        for node in nodes:
+            if node.__class__ not in self._ignored:
+                self.expression(node)
+
     # statements
 
     def _value(self, node: Any) -> None:
         self.expression(node.value)
 
     def _assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self.expression(target)
+        self._each(node.targets)
         self.expression(node.value)
 
     def _target_and_value(self, node: ast.AnnAssign | ast.AugAssign | ast.NamedExpr) -> None:
@@ -197,8 +202,7 @@ class _Walk(Generic[_Rules]):
     def _call(self, node: ast.Call) -> None:
         self.expression(node.func)
         before, self._calls_back = self._calls_back, _last_name(node.func) in _CALL_IMMEDIATELY
-        for arg in node.args:
-            self.expression(arg)
+        self._each(node.args)
         for keyword in node.keywords:
             self.expression(keyword.value)
         self._calls_back = before
@@ -217,16 +221,14 @@ class _Walk(Generic[_Rules]):
         self.expression(node.right)
 
     def _boolean(self, node: ast.BoolOp) -> None:
-        for operand in node.values:
-            self.expression(operand)
+        self._each(node.values)
 
     def _unary(self, node: ast.UnaryOp) -> None:
         self.expression(node.operand)
 
     def _comparison(self, node: ast.Compare) -> None:
         self.expression(node.left)
-        for operand in node.comparators:
-            self.expression(operand)
+        self._each(node.comparators)
 
     def _if_exp(self, node: ast.IfExp) -> None:
         # `x if isinstance(x, torch.Tensor) else torch.tensor(x)` converts what is seldom given.
@@ -238,8 +240,7 @@ class _Walk(Generic[_Rules]):
         self._deferred -= converts
 
     def _elements(self, node: ast.Tuple | ast.List | ast.Set) -> None:
-        for element in node.elts:
-            self.expression(element)
+        self._each(node.elts)
 
     def _dict(self, node: ast.Dict) -> None:
         for key, value in zip(node.keys, node.values, strict=True):
@@ -276,8 +277,7 @@ class _Walk(Generic[_Rules]):
         before = self._string
         if before is None:
             self._string = node
-        for part in node.values:
-            self.expression(part)
+        self._each(node.values)
         self._string = before
 
     def _hole(self, node: ast.FormattedValue) -> None:

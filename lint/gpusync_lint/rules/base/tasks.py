@@ -41,10 +41,11 @@ class Tasks:
         queue: list[FunctionDef] = []
         for file in self._inference.project.files:
             if "async def" in file.text or "asyncio" in file.text:
+                may_start = any(name in file.text for name in _STARTS)
                 for fn in file.all_functions:
                     if is_coroutine(fn) and _handles_requests(fn):
                         queue.append(fn)
-                    if any(name in file.text for name in _STARTS):
+                    if may_start:
                         queue += self._started_by(fn)
         while queue:
             fn = queue.pop()

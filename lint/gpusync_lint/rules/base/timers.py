@@ -83,6 +83,8 @@ class Timers:
         self._project = project
         self._steps: dict[FunctionDef, tuple[_Step, ...]] = {}
         self._stopwatches: dict[ClassDef, Stopwatch] = {}
+        self._attributes: dict[tuple[ClassDef, str], ClassDef | None] = {}
+        """By class and name, the classes of the attributes that were asked for."""
 
     def is_clock(self, called: Value) -> bool:
         """Whether calling a value reads a clock and does nothing that may wait."""
@@ -257,12 +259,18 @@ class Timers:
             count, values = fn.assignments.get(node.id, (0, []))
             return self._made(fn.file, values[0]) if count == len(values) == 1 else None
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self" and fn.cls:
-            for method in fn.cls.mentioning(node.attr):
-                for inner in walk_block(method.node.body):
-                    if isinstance(inner, ast.Assign) and any(
-                        _is_own_attribute(target, node.attr) for target in inner.targets
-                    ):
-                        return self._made(fn.cls.file, inner.value)
+            key = (fn.cls, node.attr)
+            if key not in self._attributes:
+                self._attributes[key] = self._class_of_attribute(*key)
+            return self._attributes[key]
+        return None
+
+    def _class_of_attribute(self, cls: ClassDef, name: str) -> ClassDef | None:
+        """The class of what the methods of a class assign to an attribute first."""
+        for method in cls.mentioning(name):
+            for inner in walk_block(method.node.body):
+                if isinstance(inner, ast.Assign) and any(_is_own_attribute(target, name) for target in inner.targets):
+                    return self._made(cls.file, inner.value)
         return None
 
     def _made(self, file: ModuleDef, node: ast.expr) -> ClassDef | None:

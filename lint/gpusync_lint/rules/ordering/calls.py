@@ -262,7 +262,7 @@ def _flag(node: ast.Call, given: list[ast.expr]) -> bool | None:
 def _is_batch(run: Expressions, node: ast.expr, views: Views) -> bool:
     """Whether an expression is what a loop runs over, of which nothing else is known: a batch, on the host."""
     unknown = all(view.memory.place is Place.UNKNOWN for view in views)
-    return unknown and isinstance(node, ast.Name) and run.context.is_loop_target(node)
+    return unknown and isinstance(node, ast.Name) and node.id in run.function.loop_names
 
 
 def _copy(run: Expressions, node: ast.expr, target: Views, source: Views, free: bool | None) -> None:

@@ -344,6 +344,11 @@ class Expressions(Accesses):
             self.state.events[f"{path}[*]"] = NOTHING
 
     @property
+    def function(self) -> FunctionDef:
+        """The function that is being run."""
+        raise NotImplementedError
+
+    @property
     def shared_names(self) -> Collection[str]:
         """The names that other functions see."""
         return ()

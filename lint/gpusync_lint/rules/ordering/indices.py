@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING
 
 from gpusync_lint.rules.ordering.memory import EVERYTHING, Part
+from gpusync_lint.syntax.operators import COMPARISONS
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -20,14 +21,6 @@ _OPERATIONS: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-}
-_COMPARISONS: dict[type, Callable[[int, int], bool]] = {
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 
 
@@ -60,9 +53,9 @@ class Indices:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             outcome = self.outcome(test.operand)
             return None if outcome is None else not outcome
-        if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in _COMPARISONS:
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and type(test.ops[0]) in COMPARISONS:
             left, right = self.number(test.left), self.number(test.comparators[0])
-            return None if left is None or right is None else _COMPARISONS[type(test.ops[0])](left, right)
+            return None if left is None or right is None else COMPARISONS[type(test.ops[0])](left, right)
         number = None if isinstance(test, ast.Constant) else self.number(test)
         return None if number is None else bool(number)
 

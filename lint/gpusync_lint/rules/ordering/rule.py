@@ -30,6 +30,10 @@ class UnorderedRule(Rule):
         """Whether the file contains a word without which there is no race."""
         return context.file.uses_framework and may_race(context.file.text)
 
+    def applies_after_others(self, context: RuleContext) -> bool:
+        """Whether the file has a race of this kind."""
+        return any(race.kind is self.kind for races in _races(context).values() for race, _ in races)
+
     def check(self, node: ast.expr, context: RuleContext) -> Iterator[Report]:
         """Check an expression."""
         for race, is_first in _races(context).get(node, ()):

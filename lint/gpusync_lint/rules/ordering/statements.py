@@ -13,7 +13,7 @@ from gpusync_lint.rules.ordering.expressions import Expressions
 from gpusync_lint.rules.ordering.memory import NONE
 from gpusync_lint.rules.ordering.names import ORDERS, last_name
 from gpusync_lint.rules.ordering.state import escape
-from gpusync_lint.syntax.traversal import walk_block
+from gpusync_lint.syntax.traversal import walk, walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -25,20 +25,17 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
-_WORDS = tuple(
-    re.compile(pattern)
-    for pattern in (
-        r"non_blocking\s*=\s*True",
-        r"\.copy_\([^\n]*True",
-        r"Stream\((?<!\wStream\()",
-        r"\.stream\((?!\s*[\"'])",
-        r"async_op\s*=\s*True",
-        r"isend\((?<!\wisend\()",
-        r"irecv\((?<!\wirecv\()",
-    )
-)
-"""What the source of a function contains that can have a race; most functions do not. Each begins with text, for which
-the search is fast."""
+_WORDS = {
+    "non_blocking": re.compile(r"non_blocking\s*=\s*True"),
+    ".copy_(": re.compile(r"\.copy_\([^\n]*True"),
+    "Stream(": re.compile(r"Stream\((?<!\wStream\()"),
+    ".stream(": re.compile(r"\.stream\((?!\s*[\"'])"),
+    "async_op": re.compile(r"async_op\s*=\s*True"),
+    "isend(": re.compile(r"isend\((?<!\wisend\()"),
+    "irecv(": re.compile(r"irecv\((?<!\wirecv\()"),
+}
+"""What the source of a function contains that can have a race; most functions do not. Each is searched for by the text
+in it first. Each pattern begins with text, for which the search is fast."""
 _ITERATIONS = 3
 """How often the body of a loop runs: what one iteration frees, the next but one may be given."""
 _MAX_ITERATIONS = 6
@@ -58,7 +55,7 @@ def may_race(text: str) -> bool:
 
 def has_words(source: str) -> bool:
     """Whether a source contains a word of what can have a race."""
-    return any(pattern.search(source) is not None for pattern in _WORDS)
+    return any(text in source and pattern.search(source) is not None for text, pattern in _WORDS.items())
 
 
 def functions_of(file: ModuleDef) -> list[FunctionDef]:
@@ -82,6 +79,15 @@ def races_of(fn: FunctionDef, context: RuleContext) -> Collection[Race]:
     except (_TooLongError, RecursionError):
         return ()
     return run.races.values()
+
+
+def _declared(fn: FunctionDef) -> frozenset[str]:
+    """The names that a function, or one inside it, declares as global or nonlocal."""
+    source = fn.file.source_of(fn.node)
+    if "global" not in source and "nonlocal" not in source:
+        return frozenset()
+    declarations = (node for node in walk(fn.node) if isinstance(node, (ast.Global, ast.Nonlocal)))
+    return frozenset(name for node in declarations for name in node.names)
 
 
 class _TooLongError(Exception):
@@ -108,9 +114,12 @@ class _Statements(Expressions):
         self._calls: list[list[tuple[State, Views]]] = []
         """By call that is being run, the states in which it returns, with what it returns."""
         self._left = _MAX_STATEMENTS
-        self._shared = frozenset(
-            name for node in ast.walk(fn.node) if isinstance(node, (ast.Global, ast.Nonlocal)) for name in node.names
-        )
+        self._shared = _declared(fn)
+
+    @property
+    def function(self) -> FunctionDef:
+        """The function that is being run."""
+        return self._stack[-1]
 
     @property
     def shared_names(self) -> Collection[str]:
