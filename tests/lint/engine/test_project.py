@@ -97,3 +97,21 @@ def test_a_name_that_two_modules_of_a_package_pass_in_a_circle_is_found(lint):
         train=TRAIN + "from pkg import make\nfor i in range(9):\n    print(make())\n",
     )
     assert [(finding.path, finding.code) for finding in found] == [("train.py", "GS206")]
+
+
+def test_a_class_from_a_package_that_star_imports_the_file_in_turn_is_known(lint):
+    package = "from .base import *\nfrom .vae import *\n"
+    base = "from torch import nn\nclass Base(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    vae = (
+        "import torch\nfrom models import Base\nclass Vae(Base):\n"
+        "    def forward(self, x):\n        return x * torch.ones(1).cuda().item()\n"
+    )
+    found = lint(
+        experiment="import torch\nfrom models import Base\n",
+        models____init__=package,
+        models__base=base,
+        models__vae=vae,
+    )
+    assert [(finding.path, finding.heat.value) for finding in found if finding.code == "GS201"] == [
+        ("models/vae.py", "step")
+    ]
