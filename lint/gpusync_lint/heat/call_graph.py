@@ -271,7 +271,9 @@ def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
         return LoopKind.STEPS
     if form is LoopForm.EPOCHS:
         return LoopKind.EPOCHS
-    return LoopKind.STEPS if StepEvidence.MODEL in found or form is LoopForm.STEPS else LoopKind.EPOCHS
+    # A loop inside it that only runs a model, over tokens or timesteps, is a part of one step: of a prompt, an image.
+    is_step = StepEvidence.MODEL in found or form is LoopForm.STEPS or found & _LOOPS == {StepEvidence.STEP_LOOP}
+    return LoopKind.STEPS if is_step else LoopKind.EPOCHS
 
 
 def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvidence]) -> AbstractSet[StepEvidence]:

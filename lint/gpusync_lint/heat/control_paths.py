@@ -11,6 +11,7 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpusync_lint.heat.default_periods import is_one
 from gpusync_lint.heat.guards import Conditions, clears_its_flag, evaluates
 from gpusync_lint.heat.left_out import contradicts
 from gpusync_lint.heat.loop_forms import form_of
@@ -50,13 +51,14 @@ class ControlPaths:
         methods: Methods,
         optional: Set[str] = frozenset(),
         defaults: Defaults | None = None,
+        text: str = "",
     ) -> None:
         """`methods` are those of the class of the function, `optional` its `OptionalArguments.tested`.
 
-        `defaults` are the parameters that every call leaves out.
+        `defaults` are the parameters that every call leaves out, `text` the text of the file.
         """
         self._known: dict[ast.stmt, Path] = {}
-        self._function = _Function(body, methods, optional, defaults or {})
+        self._function = _Function(body, methods, optional, defaults or {}, text)
         self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
@@ -109,8 +111,10 @@ class ControlPaths:
 class _Function:
     """What the conditions in a function are judged by."""
 
-    def __init__(self, body: list[ast.stmt], methods: Methods, optional: Set[str], defaults: Defaults) -> None:
-        self.conditions = Conditions(body)
+    def __init__(
+        self, body: list[ast.stmt], methods: Methods, optional: Set[str], defaults: Defaults, text: str
+    ) -> None:
+        self.conditions = Conditions(body, lambda name: is_one(name, text))
         self.methods = methods
         self.optional = optional
         self.defaults = defaults

@@ -16,7 +16,7 @@ from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import children, walk, walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from collections.abc import Set as AbstractSet
 
 _PERIODIC = re.compile(
@@ -47,8 +47,10 @@ _FIRST_FEW = 100
 class Conditions:
     """The conditions in one function, judged by how it counts."""
 
-    def __init__(self, body: list[ast.stmt]) -> None:
+    def __init__(self, body: list[ast.stmt], is_one: Callable[[str], bool]) -> None:
+        """`is_one` says of the last word of a name whether its value is 1 as a rule."""
         self._body = body
+        self._is_one = is_one
 
     @cached_property
     def _names(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -74,6 +76,8 @@ class Conditions:
         if isinstance(test, ast.BoolOp):
             few = any if outcome or isinstance(test.op, ast.Or) else all
             return few([self.periodic(operand, outcome) for operand in test.values])
+        if self._has_period_of_one(test):
+            return False
         if _is_remainder(test, outcome):
             return True
         if not outcome:
@@ -83,6 +87,15 @@ class Conditions:
         if isinstance(test, ast.Name) and test.id in self._names[1]:
             return True
         return any(map(_is_period, _parts(test)))
+
+    def _has_period_of_one(self, test: ast.expr) -> bool:
+        """Whether a condition counts with a period of one step: `step % log_every == 0`, where `log_every` is 1."""
+        for part in _parts(test):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod):
+                path = dotted_path(part.right)
+                if path is not None and self._is_one(path.rpartition(".")[2]):
+                    return True
+        return False
 
     def _holds_at_first(self, test: ast.expr, outcome: bool) -> bool:
         """Whether a condition has an outcome in the first few steps, or in one: `i < 3`, `step == 0`."""
