@@ -1,9 +1,10 @@
 """How often functions are entered and what their loops repeat, from the call graph of a project.
 
 1. Evidence of steps goes from the callees to the callers: a function that calls one that trains makes a step itself.
-   A loop around such a call is a loop of steps. A loop around a whole pass over data is a loop of epochs. Any other
-   loop around a loop of steps may be either: an inner loop over timesteps, layers, micro-batches or several updates
-   is a part of one step of the outer loop.
+   A loop around such a call is a loop of steps. A loop around a whole pass over data is a loop of epochs. An inner
+   loop that runs a model without training it, over timesteps or tokens, is a part of one step of the outer loop,
+   unless that one counts epochs. Any other loop around a loop of steps may be either: an inner loop over layers,
+   micro-batches or several updates is a part of one step as well.
 2. Heat goes from the callers to the callees: a function is entered as often as the most frequent of its calls runs. If
    no call is visible outside of tests, its name decides, or the place where it is defined in another function.
 """

@@ -35,6 +35,7 @@ _TRY = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 
 
 _GUARD = PathNode(PathKind.GUARD)
+_FEW = PathNode(PathKind.FEW)
 _EAGER = PathNode(PathKind.EAGER)
 _EXIT = PathNode(PathKind.EXIT)
 _ERROR = PathNode(PathKind.ERROR)
@@ -217,6 +218,8 @@ class _Block:
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):
                 path = (*path, self._function.guard(statement, path))
+            elif holds and self._in_loop and self._function.conditions.makes_once(statement):
+                path = (*path, _FEW)
             elif self._function.defaults and contradicts(statement.test, holds, self._function.defaults):
                 path = (*path, _GUARD)
             optional = self._function.optional

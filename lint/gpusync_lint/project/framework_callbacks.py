@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EVERY_STEP = re.compile(
     r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
     r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
+    r"|^(before|after|pre|post)_((train|val|valid|test)_)?(iter|iteration|step|batch)$"
 )
 _PART_OF_STEP = re.compile(
     r"^_?((get|select|choose|take|sample|compute|predict)_actions?|act|loss(_fn|_func|_function)?"

@@ -152,6 +152,26 @@ CASES = {
         ("class Crf(torch.nn.Module):\n    def decode(self, mask):\n        return x.sum().item()\nCrf().decode(x)\n"),
         Heat.ONCE,
     ),
+    "a value that the first iteration makes": (
+        "mean = None\nfor b in loader:\n    if mean is None:\n        mean = x.sum().item()\n    mean += 1\n",
+        Heat.GUARDED,
+    ),
+    "a value that each iteration may lack": (
+        "for mean in loader:\n    if mean is None:\n        mean = x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a value that the first part of a step makes": (
+        (
+            "def norm(parts):\n    total = None\n    for part in parts:\n        if total is None:\n"
+            "            total = x.sum().item()\n    return total\n"
+            "for b in loader:\n    norm(b)\n"
+        ),
+        Heat.STEP,
+    ),
+    "a hook after each iteration, called by its name": (
+        "class Check(Hook):\n    def after_train_iter(self, runner):\n        return x.sum().item()\n",
+        Heat.STEP,
+    ),
     "around several updates of the critic": (
         (
             "for i in range(n):\n    for _ in range(n_critic):\n        model(x).sum().backward()\n        opt.step()\n"
