@@ -1,9 +1,10 @@
 """How often functions are entered and what their loops repeat, from the call graph of a project.
 
 1. Evidence of steps goes from the callees to the callers: a function that calls one that trains makes a step itself.
-   A loop around such a call is a loop of steps. A loop around a whole pass over data is a loop of epochs. Any other
-   loop around a loop of steps may be either: an inner loop over timesteps, layers, micro-batches or several updates
-   is a part of one step of the outer loop.
+   A loop around such a call is a loop of steps. A loop around a whole pass over data is a loop of epochs. An inner
+   loop that runs a model without training it, over timesteps or tokens, is a part of one step of the outer loop,
+   unless that one counts epochs. Any other loop around a loop of steps may be either: an inner loop over layers,
+   micro-batches or several updates is a part of one step as well.
 2. Heat goes from the callers to the callees: a function is entered as often as the most frequent of its calls runs. If
    no call is visible outside of tests, its name decides, or the place where it is defined in another function.
 """
@@ -271,7 +272,9 @@ def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
         return LoopKind.STEPS
     if form is LoopForm.EPOCHS:
         return LoopKind.EPOCHS
-    return LoopKind.STEPS if StepEvidence.MODEL in found or form is LoopForm.STEPS else LoopKind.EPOCHS
+    # A loop inside it that only runs a model, over tokens or timesteps, is a part of one step: of a prompt, an image.
+    is_step = StepEvidence.MODEL in found or form is LoopForm.STEPS or found & _LOOPS == {StepEvidence.STEP_LOOP}
+    return LoopKind.STEPS if is_step else LoopKind.EPOCHS
 
 
 def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvidence]) -> AbstractSet[StepEvidence]:

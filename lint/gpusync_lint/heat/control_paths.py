@@ -11,6 +11,7 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpusync_lint.heat.default_periods import is_one
 from gpusync_lint.heat.guards import Conditions, clears_its_flag, evaluates
 from gpusync_lint.heat.left_out import contradicts
 from gpusync_lint.heat.loop_forms import form_of
@@ -34,6 +35,7 @@ _TRY = (ast.Try, ast.TryStar) if hasattr(ast, "TryStar") else (ast.Try,)
 
 
 _GUARD = PathNode(PathKind.GUARD)
+_FEW = PathNode(PathKind.FEW)
 _EAGER = PathNode(PathKind.EAGER)
 _EXIT = PathNode(PathKind.EXIT)
 _ERROR = PathNode(PathKind.ERROR)
@@ -50,13 +52,14 @@ class ControlPaths:
         methods: Methods,
         is_optional: Callable[[str], bool] = lambda name: False,
         defaults: Defaults | None = None,
+        text: str = "",
     ) -> None:
         """`methods` are those of the class of the function, `is_optional` its `OptionalArguments.is_tested`.
 
-        `defaults` are the parameters that every call leaves out.
+        `defaults` are the parameters that every call leaves out, `text` the text of the file.
         """
         self._known: dict[ast.stmt, Path] = {}
-        self._function = _Function(body, methods, is_optional, defaults or {})
+        self._function = _Function(body, methods, is_optional, defaults or {}, text)
         self._last = [_Block(body, (), False, self._function)]
         """The block of the last statement, after the blocks around it. The next statement is often near it."""
 
@@ -110,9 +113,9 @@ class _Function:
     """What the conditions in a function are judged by."""
 
     def __init__(
-        self, body: list[ast.stmt], methods: Methods, is_optional: Callable[[str], bool], defaults: Defaults
+        self, body: list[ast.stmt], methods: Methods, is_optional: Callable[[str], bool], defaults: Defaults, text: str
     ) -> None:
-        self.conditions = Conditions(body)
+        self.conditions = Conditions(body, lambda name: is_one(name, text))
         self.methods = methods
         self.is_optional = is_optional
         self.defaults = defaults
@@ -215,6 +218,8 @@ class _Block:
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):
                 path = (*path, self._function.guard(statement, path))
+            elif holds and self._in_loop and self._function.conditions.makes_once(statement):
+                path = (*path, _FEW)
             elif self._function.defaults and contradicts(statement.test, holds, self._function.defaults):
                 path = (*path, _GUARD)
             for name in stands_in(statement.test, holds):

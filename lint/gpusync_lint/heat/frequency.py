@@ -174,9 +174,8 @@ class FrequencyRecorder:
         paths = self._paths.get(fn)
         if paths is None:
             methods = {} if fn.cls is None else self._methods_of(fn.cls)
-            paths = self._paths[fn] = ControlPaths(
-                fn.node.body, methods, partial(self._optional.is_tested, fn), self._left_out(fn)
-            )
+            is_tested, defaults = partial(self._optional.is_tested, fn), self._left_out(fn)
+            paths = self._paths[fn] = ControlPaths(fn.node.body, methods, is_tested, defaults, fn.file.text)
         return paths
 
     def _left_out(self, fn: FunctionDef) -> Defaults:

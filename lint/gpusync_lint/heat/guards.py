@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import children, walk, walk_block
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, KeysView
     from collections.abc import Set as AbstractSet
 
 _PERIODIC = re.compile(
@@ -47,8 +48,10 @@ _FIRST_FEW = 100
 class Conditions:
     """The conditions in one function, judged by how it counts."""
 
-    def __init__(self, body: list[ast.stmt]) -> None:
+    def __init__(self, body: list[ast.stmt], is_one: Callable[[str], bool]) -> None:
+        """`is_one` says of the last word of a name whether its value is 1 as a rule."""
         self._body = body
+        self._is_one = is_one
 
     @cached_property
     def _names(self) -> tuple[frozenset[str], frozenset[str]]:
@@ -74,6 +77,9 @@ class Conditions:
         if isinstance(test, ast.BoolOp):
             few = any if outcome or isinstance(test.op, ast.Or) else all
             return few([self.periodic(operand, outcome) for operand in test.values])
+        return self._counts_periods(test, outcome) and not self._has_period_of_one(test)
+
+    def _counts_periods(self, test: ast.expr, outcome: bool) -> bool:
         if _is_remainder(test, outcome):
             return True
         if not outcome:
@@ -83,6 +89,15 @@ class Conditions:
         if isinstance(test, ast.Name) and test.id in self._names[1]:
             return True
         return any(map(_is_period, _parts(test)))
+
+    def _has_period_of_one(self, test: ast.expr) -> bool:
+        """Whether a condition counts with a period of one step: `step % log_every == 0`, where `log_every` is 1."""
+        for part in _parts(test):
+            if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod):
+                path = dotted_path(part.right)
+                if path is not None and self._is_one(path.rpartition(".")[2]):
+                    return True
+        return False
 
     def _holds_at_first(self, test: ast.expr, outcome: bool) -> bool:
         """Whether a condition has an outcome in the first few steps, or in one: `i < 3`, `step == 0`."""
@@ -107,11 +122,21 @@ class Conditions:
         return left.id in self.counters and is_known and bool(names) and names.isdisjoint(self._bound_in_loops)
 
     @cached_property
-    def _bound_in_loops(self) -> frozenset[str]:
-        """The names that the loops of the function bind."""
+    def _times_bound_in_loops(self) -> Counter[str]:
+        """How often the loops of the function bind each name; 0 for a name that they only increment."""
         loops = [node for node in walk_block(self._body) if isinstance(node, (ast.For, ast.AsyncFor, ast.While))]
-        inside = (node for loop in loops for node in walk(loop) if isinstance(node, ast.Name))
-        return frozenset(node.id for node in inside if isinstance(node.ctx, ast.Store))
+        inside = {node for loop in loops for node in walk(loop) if isinstance(node, (ast.Name, ast.AugAssign))}
+        incremented = {node.target for node in inside if isinstance(node, ast.AugAssign)}
+        found: Counter[str] = Counter()
+        for node in inside:
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                found[node.id] += node not in incremented
+        return found
+
+    @property
+    def _bound_in_loops(self) -> KeysView[str]:
+        """The names that the loops of the function bind."""
+        return self._times_bound_in_loops.keys()
 
     def guards_the_rest(self, statement: ast.If) -> bool:
         """Whether what follows runs in few steps only: `if step % 100: continue`, `if i >= 3: return`."""
@@ -132,10 +157,32 @@ class Conditions:
             return False
         return limited.isdisjoint(self._bound_in_loops | _called_on(self._body, _EMPTYING))
 
+    def makes_once(self, statement: ast.If) -> bool:
+        """Whether a block of a loop makes a local value that is None before: `if average is None: average = ...`.
+
+        Not if the loops of the function bind the name elsewhere too, except in the `else` and by `+=`.
+        """
+        test = statement.test
+        if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+            return False
+        right = test.comparators[0]
+        if not isinstance(test.ops[0], ast.Is) or not isinstance(right, ast.Constant) or right.value is not None:
+            return False
+        name = test.left.id
+        makes = sum(_binds(node, name) for node in walk_block(statement.body))
+        if not makes:
+            return False
+        changes = sum(_binds(node, name) for node in walk_block(statement.orelse))
+        return makes + changes == self._times_bound_in_loops[name]
+
     def counts_with(self, test: ast.expr, names: AbstractSet[str]) -> bool:
         """Whether a condition counts with some of the names, and with no other counter."""
         found = {part.id for part in _parts(test) if isinstance(part, ast.Name)}
         return not found.isdisjoint(names) and (found - names).isdisjoint(self.counters)
+
+
+def _binds(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
 
 
 def _limited_length(test: ast.expr) -> str | None:

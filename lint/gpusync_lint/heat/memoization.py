@@ -40,8 +40,27 @@ def assigns_what_is_missing(
         if "." in path or "key" in how or path in kept or path in shared
     }
     return bool(tested) and any(
-        one.path in tested and (not one.adds_key or "key" in tested[one.path])
+        one.path in tested
+        and (not one.adds_key or "key" in tested[one.path])
+        and not _is_other_key(one, statement.test)
         for one in _assignments(statement.body, methods)
+    )
+
+
+def _is_other_key(assignment: Assignment, test: ast.expr) -> bool:
+    """Whether a value is stored under a key made from the tested one: `if n not in table: table[f"{n}_{device}"] = x`.
+
+    The test does not find it, so the block runs each time.
+    """
+    if assignment.key is None:
+        return False
+    stored = {ast.dump(node) for node in ast.walk(assignment.key)} - {ast.dump(assignment.key)}
+    return any(
+        isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.NotIn)
+        and _path(node.comparators[0]) == assignment.path
+        and ast.dump(node.left) in stored
+        for node in ast.walk(test)
     )
 
 
@@ -62,6 +81,8 @@ class Assignment(NamedTuple):
     value: ast.expr
     adds_key: bool
     """Whether it only adds a key to a container."""
+    key: ast.expr | None = None
+    """The key or index under which it stores the value; None if it binds the path itself."""
 
 
 class Assignments:
@@ -262,10 +283,10 @@ def _assigned(statement: ast.Assign | ast.AnnAssign) -> Iterator[Assignment]:
         return
     for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
         for part in target.elts if isinstance(target, (ast.Tuple, ast.List)) else [target]:
-            is_item = isinstance(part, ast.Subscript)
+            key = part.slice if isinstance(part, ast.Subscript) else None
             path = dotted_path(part.value if isinstance(part, ast.Subscript) else part)
-            if path is not None and (is_item or not _updates(path, value)):
-                yield Assignment(path, value, False)
+            if path is not None and (key is not None or not _updates(path, value)):
+                yield Assignment(path, value, False, key)
 
 
 def _assignments_by_call(call: ast.Call, methods: Methods, inner: bool) -> Iterator[Assignment]:

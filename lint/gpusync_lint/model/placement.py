@@ -140,9 +140,9 @@ class Unseen(Enum):
 
     NOTHING = "nothing"
     MODEL = "model"
-    """In every step, if it runs a model: a method of a module, or a function with the name of a part of a step."""
+    """In every step, if it runs a model: ``update``, or ``get_features`` of a module."""
     STEP = "step"
-    """In every step: ``select_action``, ``focal_loss``."""
+    """In every step: ``select_action``, ``focal_loss``, or ``decode`` of a module."""
 
 
 class FunctionNode(NamedTuple):

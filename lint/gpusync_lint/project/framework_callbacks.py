@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _EVERY_STEP = re.compile(
     r"^(training|validation|test|predict|train|eval|valid|val)_?step$|^(on_)?\w*batch_(start|end|begin)\w*$"
     r"|^on_\w*step_(begin|end|start)$|^compute_loss$|^training_loss$"
+    r"|^(before|after|pre|post)_((train|val|valid|test)_)?(iter|iteration|step|batch)$"
 )
 _PART_OF_STEP = re.compile(
     r"^_?((get|select|choose|take|sample|compute|predict)_actions?|act|loss(_fn|_func|_function)?"
@@ -36,6 +37,12 @@ _SET_UP = re.compile(
     r"|apply|tie|resize|prune|quantize|dequantize|fit|train($|_model|_epoch)|on_(train|fit|epoch)|enable|disable)"
 )
 """Beginnings of the names of methods of modules that are called before or after the steps, or seldom."""
+_SELDOM = re.compile(
+    r"^_*(get|set|is_|has_|list|find|read|write|parse|open|close|start|stop|check|validate|eval|log|info|debug|repr|stat"
+    r"|report|show|draw|render|dump|run|measure|calc|calibrat|bench|time|update_|merge|split|extract|prepare|process"
+    r"|preprocess|generate|download|upload|upgrade|migrate|serialize|on_)"
+)
+"""Beginnings of the names of other methods of modules that may be called at any time. The others compute something."""
 _OF_DISTRIBUTIONS = frozenset({"sample", "rsample", "log_prob", "entropy", "cdf", "icdf"})
 _OVERRIDES = {
     "Optimizer": frozenset({"step"}),  # torch 2.x
@@ -83,10 +90,11 @@ def unseen_heat(fn: FunctionDef, classes: ClassHierarchy) -> Unseen:
         return Unseen.STEP
     if fn.cls is None and fn.name.endswith("forward") and not fn.name.startswith("test"):
         return Unseen.STEP  # it takes the place of a method: `model.forward = our_forward`
-    if _MAY_BE_STEP.match(fn.name) or (fn.cls is not None and fn.name == "__call__"):
-        return Unseen.MODEL
     is_method = fn.cls is not None and not fn.name.startswith("__") and not _SET_UP.match(fn.name)
-    return Unseen.MODEL if is_method and fn.cls is not None and classes.is_module(fn.cls) else Unseen.NOTHING
+    if is_method and fn.cls is not None and classes.is_module(fn.cls):
+        return Unseen.MODEL if _SELDOM.match(fn.name) else Unseen.STEP
+    is_part = _MAY_BE_STEP.match(fn.name) or (fn.cls is not None and fn.name == "__call__")
+    return Unseen.MODEL if is_part else Unseen.NOTHING
 
 
 def feeds_loader(fn: FunctionDef, classes: ClassHierarchy) -> bool:

@@ -61,6 +61,8 @@ class Project:
         self._first_words = last_words(names)
         """The words with which absolute names of modules of the project begin, wherever they are looked for."""
         self._resolved: dict[tuple[tuple[str, ...], str], Value] = {}
+        self._unfinished: set[tuple[tuple[str, ...], str]] = set()
+        """The keys of `_resolved` that are being resolved."""
         self._nested = 0
         """How deeply the current resolution is nested in others."""
         self._names: dict[ModuleDef, dict[str, Value | None]] = {}
@@ -172,8 +174,11 @@ class Project:
         Modules may pass a name on in chains of any length, so the recursion is limited: a name that is nested too
         deeply is resolved first, on its own, and then the names that need it once more.
         """
-        found = self._resolved.get((file.folder, dotted))
+        key = (file.folder, dotted)
+        found = self._resolved.get(key)
         if found is not None:
+            if key in self._unfinished:
+                self._cycles += 1
             return found
         if self._nested:
             return self._resolve_nested(file, dotted)
@@ -198,7 +203,9 @@ class Project:
             raise _PutOffError(file, dotted)
         key = (file.folder, dotted)
         self._resolved[key] = UNKNOWN  # ends cycles of imports
+        self._unfinished.add(key)
         self._nested += 1
+        cycles = self._cycles
         try:
             found = self._resolved[key] = self._resolve(file, dotted)
         except _PutOffError:
@@ -206,6 +213,9 @@ class Project:
             raise
         finally:
             self._nested -= 1
+            self._unfinished.discard(key)
+        if found is UNKNOWN and self._cycles != cycles and self._resolving:  # outside of the cycle it may be known
+            del self._resolved[key]
         return found
 
     def member(self, file: ModuleDef, attribute: str) -> Value:

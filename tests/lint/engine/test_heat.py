@@ -79,6 +79,99 @@ CASES = {
         "def epoch():\n    for b in loader:\n        opt.step()\nfor i in range(9):\n    epoch()\n    x.sum().item()\n",
         Heat.EPOCH,
     ),
+    "around a loop that only runs a model": (
+        (
+            "def denoise(a):\n    for t in times:\n        a = model(a)\n    return a\n"
+            "for prompt in prompts:\n    y = denoise(x)\n    y.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "in a function that such a loop calls": (
+        (
+            "def sample(a):\n    z = a.sum().item()\n    for t in times:\n        a = model(a)\n    return a\n"
+            "for prompt in prompts:\n    sample(x)\n"
+        ),
+        Heat.STEP,
+    ),
+    "around a loop that only runs a model, by epochs": (
+        "for epoch in range(n):\n    for part in parts:\n        model(part)\n    x.sum().item()\n",
+        Heat.EPOCH,
+    ),
+    "under a period of one": (
+        "log_every = 1\nfor i, b in enumerate(loader):\n    if i % log_every == 0:\n        x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "under an option whose default is one": (
+        (
+            "parser.add_argument('--log-every', type=int, default=1)\nargs = parser.parse_args()\n"
+            "for i, b in enumerate(loader):\n    if i % args.log_every == 0:\n        x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "under a field whose default is one": (
+        (
+            "class Config:\n    log_every: int = 1\nconfig = Config()\n"
+            "for i, b in enumerate(loader):\n    if i % config.log_every:\n        continue\n    x.sum().item()\n"
+        ),
+        Heat.STEP,
+    ),
+    "under a period that is one elsewhere": (
+        (
+            "log_every = 1\nquiet = dict(log_every=100)\n"
+            "for i, b in enumerate(loader):\n    if i % log_every == 0:\n        x.sum().item()\n"
+        ),
+        Heat.GUARDED,
+    ),
+    "under a period of ten": (
+        "log_every = 10\nfor i, b in enumerate(loader):\n    if i % log_every == 0:\n        x.sum().item()\n",
+        Heat.GUARDED,
+    ),
+    "stored under another key than the tested one": (
+        (
+            "table = {}\ndef basis(n):\n    if n not in table:\n        table[f'{n}_{device}'] = x.sum().item()\n"
+            "for b in loader:\n    basis(4)\n"
+        ),
+        Heat.STEP,
+    ),
+    "stored under the tested key": (
+        (
+            "table = {}\ndef basis(n):\n    if n not in table:\n        table[n] = x.sum().item()\n"
+            "for b in loader:\n    basis(4)\n"
+        ),
+        Heat.GUARDED,
+    ),
+    "a method of a module that nothing visible calls": (
+        "class Crf(torch.nn.Module):\n    def decode(self, mask):\n        return x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a method of a module that is called seldom, by its name": (
+        "class Crf(torch.nn.Module):\n    def get_size(self, mask):\n        return x.sum().item()\n",
+        Heat.ONCE,
+    ),
+    "a method of a module that is called once": (
+        ("class Crf(torch.nn.Module):\n    def decode(self, mask):\n        return x.sum().item()\nCrf().decode(x)\n"),
+        Heat.ONCE,
+    ),
+    "a value that the first iteration makes": (
+        "mean = None\nfor b in loader:\n    if mean is None:\n        mean = x.sum().item()\n    mean += 1\n",
+        Heat.GUARDED,
+    ),
+    "a value that each iteration may lack": (
+        "for mean in loader:\n    if mean is None:\n        mean = x.sum().item()\n",
+        Heat.STEP,
+    ),
+    "a value that the first part of a step makes": (
+        (
+            "def norm(parts):\n    total = None\n    for part in parts:\n        if total is None:\n"
+            "            total = x.sum().item()\n    return total\n"
+            "for b in loader:\n    norm(b)\n"
+        ),
+        Heat.STEP,
+    ),
+    "a hook after each iteration, called by its name": (
+        "class Check(Hook):\n    def after_train_iter(self, runner):\n        return x.sum().item()\n",
+        Heat.STEP,
+    ),
     "around several updates of the critic": (
         (
             "for i in range(n):\n    for _ in range(n_critic):\n        model(x).sum().backward()\n        opt.step()\n"
@@ -482,6 +575,11 @@ def test_a_synchronize_under_a_condition_next_to_a_clock_is_not_reported(lint):
 def test_a_lambda_runs_when_someone_calls_it(lint):
     code = "for b in loader:\n    check(b, lambda: x.sum().item())\n    sorted(b, key=lambda i: x.sum().item())\n"
     assert [finding.heat for finding in lint(SETUP + code)] == [Heat.GUARDED, Heat.STEP]
+
+
+def test_a_lambda_for_each_part_of_a_batch_runs_at_once(lint):
+    code = "for b in loader:\n    nested_map(b, lambda part: x.sum().item())\n    mapped(b, lambda: x.sum().item())\n"
+    assert [finding.heat for finding in lint(SETUP + code)] == [Heat.STEP, Heat.GUARDED]
 
 
 def test_a_synchronize_far_from_a_clock_is_reported(lint):

@@ -116,3 +116,21 @@ def test_a_module_that_its_package_imports_as_a_module_stays_one(lint):
         train=TRAIN + "from pkg import integrate\nfor i in range(9):\n    print(integrate.make())\n",
     )
     assert [(finding.path, finding.code) for finding in found] == [("train.py", "GS206")]
+
+
+def test_a_class_from_a_package_that_star_imports_the_file_in_turn_is_known(lint):
+    package = "from .base import *\nfrom .vae import *\n"
+    base = "from torch import nn\nclass Base(nn.Module):\n    def __init__(self):\n        super().__init__()\n"
+    vae = (
+        "import torch\nfrom models import Base\nclass Vae(Base):\n"
+        "    def forward(self, x):\n        return x * torch.ones(1).cuda().item()\n"
+    )
+    found = lint(
+        experiment="import torch\nfrom models import Base\n",
+        models____init__=package,
+        models__base=base,
+        models__vae=vae,
+    )
+    assert [(finding.path, finding.heat.value) for finding in found if finding.code == "GS201"] == [
+        ("models/vae.py", "step")
+    ]

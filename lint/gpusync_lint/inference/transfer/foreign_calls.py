@@ -58,7 +58,6 @@ def call_function(frame: Frame, call: Call) -> Value:
     return result
 
 
-
 def _called(frame: Frame, type_name: str) -> Value:
     described = foreign.types()[type_name]
     if described.makes_step:

@@ -7,6 +7,7 @@ its blocks contain statements of their own. A statement with expressions nested 
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -25,12 +26,13 @@ _Rules = TypeVar("_Rules")
 
 _CALL_IMMEDIATELY = frozenset(
     {
-        "map", "filter", "sorted", "sort", "min", "max", "reduce", "apply", "apply_", "map_", "tree_map", "step",
-        "apply_to_collection", "groupby",
+        "map", "filter", "sorted", "sort", "min", "max", "reduce", "apply", "apply_", "step", "apply_to_collection",
+        "groupby",
     }
 )  # fmt: skip
 """Functions that call their arguments immediately."""
-
+_MAPS = re.compile(r"(^|_)map(_|$)")
+"""What the names of functions contain that do so with each part of a batch: `_nested_map`, `map_structure`."""
 
 _LEAVES = frozenset({ast.Name, ast.Constant})
 
@@ -101,7 +103,8 @@ class _Walk(Generic[_Rules]):
         self._depth = 0
         self._repeated = 0
         self._deferred = 0
-        self._calls_back = False
+        self._callee = ""
+        """The last name of the function whose arguments are being traversed."""
         self._string: ast.expr | None = None
 
     def visit(self, statement: ast.stmt) -> None:
@@ -119,7 +122,7 @@ class _Walk(Generic[_Rules]):
             del self.found[before:]
             self._fn.file.limits.setdefault(TOO_DEEP, statement.lineno)
             self._depth = self._repeated = self._deferred = 0
-            self._calls_back, self._string = False, None
+            self._callee, self._string = "", None
 
     def _record(self, node: ast.AST) -> None:
         """Record a node if a rule checks it."""
@@ -201,11 +204,11 @@ class _Walk(Generic[_Rules]):
 
     def _call(self, node: ast.Call) -> None:
         self.expression(node.func)
-        before, self._calls_back = self._calls_back, _last_name(node.func) in _CALL_IMMEDIATELY
+        before, self._callee = self._callee, _last_name(node.func)
         self._each(node.args)
         for keyword in node.keywords:
             self.expression(keyword.value)
-        self._calls_back = before
+        self._callee = before
 
     def _subscript(self, node: ast.Subscript) -> None:
         self.expression(node.value)
@@ -268,10 +271,10 @@ class _Walk(Generic[_Rules]):
                 self.expression(condition)
 
     def _lambda(self, node: ast.Lambda) -> None:
-        later = 0 if self._calls_back else 1
-        self._deferred += later
+        is_called = self._callee in _CALL_IMMEDIATELY or _MAPS.search(self._callee) is not None
+        self._deferred += not is_called
         self.expression(node.body)
-        self._deferred -= later
+        self._deferred -= not is_called
 
     def _joined(self, node: ast.JoinedStr) -> None:
         before = self._string
