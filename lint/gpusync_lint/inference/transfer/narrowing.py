@@ -6,7 +6,18 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import join_all
-from gpusync_lint.domain.values import ARRAY, GUESSED, HOST, UNKNOWN, Device, Kind, Value, alternatives, dict_of
+from gpusync_lint.domain.values import (
+    ARRAY,
+    GUESSED,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    alternatives,
+    dict_of,
+    list_of,
+)
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -71,11 +82,20 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     if old.kind is Kind.UNKNOWN and holds and path in frame.evidence.arrays and names <= _OF_ARRAYS.keys():
         frame.store.set(path, join_all([_OF_ARRAYS[name] for name in sorted(names)]))
         return
-    value = _of_external_types(frame, old, names) if holds else None
+    value = (_nested(old, names) or _of_external_types(frame, old, names)) if holds else None
     if value is not None:
         frame.store.set(path, value)
     elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
         frame.store.set(path, UNKNOWN)
+
+
+def _nested(old: Value, names: set[str]) -> Value | None:
+    """A container of tensors, where something that was taken for a tensor is tested to be one."""
+    if old.kind is not Kind.TENSOR or old.certain:
+        return None
+    if names <= _OWN_TYPES[Kind.LIST]:
+        return list_of(old)
+    return dict_of((), old) if names <= _OWN_TYPES[Kind.DICT] else None
 
 
 def _of_external_types(frame: Frame, old: Value, names: set[str]) -> Value | None:
