@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
@@ -83,6 +84,10 @@ class Interprocedural(Interpreter, Protocol):
         """The names that may carry a value from one iteration of a loop to the next."""
 
 
+class FunctionEnds(Exception):
+    """Raised in a run for a single call by a statement after which none is reached."""
+
+
 class Frame:
     """One run of a function. Only transfer functions read and change it."""
 
@@ -144,7 +149,8 @@ class Frame:
             self._returns = None
             self._tuples = {}
             self.is_incomplete = False
-            self.execute(body)
+            with suppress(FunctionEnds):
+                self.execute(body)
             for name in self.outer_names:
                 if name in self.names:
                     self.analysis.scopes.extend(self.reader, name, self.names[name], declared=True)
@@ -225,6 +231,10 @@ class Frame:
         effects = self.summary.effects
         if not effects.calls_unknown:
             effects.calls_unknown = any_tensor(args, kwargs)
+
+    def is_for_one_call(self) -> bool:
+        """Whether the run is for the arguments of a single call, and says nothing about others."""
+        return self.summary is not self.analysis.summary(self.fn)
 
     def is_in_batch_loop(self) -> bool:
         """Whether the current statement is inside a loop over a data loader."""

@@ -197,6 +197,43 @@ for views, labels in DataLoader(Views(), 2):
     model(first).mean().backward()
     opt.step()
 """,
+    "a function that moves what is nested": """
+def move(what, where):
+    if torch.is_tensor(what):
+        return what.to(where)  # waits
+    if isinstance(what, dict):
+        return {key: move(value, where) for key, value in what.items()}
+    if isinstance(what, (list, tuple)):
+        return [move(value, where) for value in what]
+    return what
+class Dicts(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return {"x": torch.randn(4), "name": str(index)}
+def collate(samples):
+    return {"x": torch.stack([one["x"] for one in samples]), "names": [one["name"] for one in samples]}
+for batch in DataLoader(Dicts(), 2, collate_fn=collate):
+    batch = move(batch, device)
+    large = batch["x"] > 9
+    with torch.no_grad():
+        model(batch["x"][large.any(1)])  # waits
+    model(batch["x"]).mean().backward()
+    opt.step()
+""",
+    "a container that is moved both ways": """
+class Held:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+    def to(self, where):
+        found = {name: getattr(self, name) for name in ("first", "second")}
+        return Held(**{name: value.to(where) for name, value in found.items()})  # waits
+held = Held(x, x)
+for step in range(20):
+    held = held.to("cpu").to(device)
+    model(held.first).mean().backward()
+    opt.step()
+""",
     "a tracker of the project": """
 class Tracker:
     def __init__(self):

@@ -71,7 +71,10 @@ def call_lambda(frame: Frame, call: Call) -> Value:
         return UNKNOWN
     frame.lambdas.append(node)
     mark = frame.store.mark()
-    if not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file)):
+    is_elsewhere = not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file))
+    effects = frame.summary.effects
+    called, evidence = len(effects.calls), len(effects.step_evidence)
+    if is_elsewhere:
         summary = frame.analysis.summary(fn)
         frame.reader.dependencies.setdefault(fn, summary.revision)
         for name in {inner.id for inner in ast.walk(node.body) if isinstance(inner, ast.Name)}:
@@ -84,6 +87,9 @@ def call_lambda(frame: Frame, call: Call) -> Value:
     value = frame.eval(node.body)
     frame.store.rollback(mark)
     frame.lambdas.pop()
+    if is_elsewhere:  # how often its body runs is judged where it is written
+        del effects.calls[called:]
+        del effects.step_evidence[evidence:]
     return value
 
 
