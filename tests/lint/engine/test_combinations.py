@@ -169,14 +169,6 @@ for step in range(20):
     Clip.apply(model(x)).mean().backward()
     opt.step()
 """,
-    "a store at a host index in what is differentiated": """
-for step in range(20):
-    y = model(x)
-    z = torch.zeros_like(y) + y
-    z[torch.arange(4)] = y[:4] * 2  # waits
-    z.mean().backward()  # waits
-    opt.step()
-""",
     "a layer that a device tensor chooses": """
 layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]).to(device)
 for step in range(20):

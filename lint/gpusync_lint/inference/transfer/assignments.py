@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join, join_elements, widened
-from gpusync_lint.domain.tensor_ops import combine, indexed_gradient
+from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.domain.values import ARRAY, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.names import value_and_path
@@ -137,10 +137,6 @@ def _store_in_tensor(frame: Frame, target: ast.Subscript, path: str, base: Value
         frame.store.set(path, base._replace(device=value.device, pageable=False, pinned=False))
     elif not base.certain and base.device is Device.CPU and is_key(target.slice):
         frame.store.set(item_path(path, index.const), value)
-    elif value.kind is Kind.TENSOR and (base.gradient or value.gradient) and frame.tracks_gradients():
-        gradient = indexed_gradient(base._replace(gradient=max(base.gradient, value.gradient)), index)
-        if gradient is not base.gradient:
-            frame.store.set(path, base._replace(gradient=gradient))
 
 
 def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:

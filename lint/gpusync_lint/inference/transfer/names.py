@@ -19,7 +19,6 @@ from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
     Device,
-    Gradient,
     Kind,
     Value,
     alternatives,
@@ -173,8 +172,7 @@ def _external_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 def _module_attribute(frame: Frame, base: Value, attr: str) -> Value:
     if attr in _MODULE_TENSORS:
-        gradient = Gradient.FLOWS if frame.tracks_gradients() else Gradient.NONE
-        return Value(Kind.TENSOR, base.device, gradient=gradient)
+        return Value(Kind.TENSOR, base.device)
     if attr == "module":
         return base
     return Value(Kind.DEVICE, base.device) if attr == "device" else UNKNOWN
