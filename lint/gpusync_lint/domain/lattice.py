@@ -303,7 +303,9 @@ def element(value: Value) -> Value:
     """An element of an iterable: what a loop over it binds."""
     kind = value.kind
     if kind is Kind.TENSOR:
-        return value if value.zero_dim is None else value._replace(zero_dim=None)
+        boolean = value.boolean and value.certain
+        same = value.zero_dim is None and boolean is value.boolean
+        return value if same else value._replace(zero_dim=None, boolean=boolean)
     if kind is Kind.LIST or kind is Kind.LOADER:
         return value.elem or UNKNOWN
     if kind is Kind.TUPLE:

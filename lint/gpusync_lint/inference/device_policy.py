@@ -105,7 +105,7 @@ class DevicePolicy:
         return result
 
     def _prepares_itself(self, fn: FunctionDef) -> bool:
-        if fn.name.startswith("collate") or fn.name == "__getitem__":
+        if fn.name.startswith("collate") or (fn.name == "__getitem__" and not self._can_be_moved(fn.cls)):
             return True
         if self._is_data_file(fn.file) and not (fn.cls is not None and self._project.classes.is_module(fn.cls)):
             return True
@@ -117,6 +117,10 @@ class DevicePolicy:
         if result is None:
             result = self._data_classes[fn.cls] = self._is_data_class(fn.cls)
         return result
+
+    def _can_be_moved(self, cls: ClassDef | None) -> bool:
+        """Whether the instances of a class have a method `to`, as containers of boxes or graphs have."""
+        return cls is not None and self._project.classes.method(cls, "to") is not None
 
     def _is_data_file(self, file: ModuleDef) -> bool:
         """Whether a file is in a folder for data, and moves nothing to a device."""

@@ -155,7 +155,7 @@ class EntryStates:
         changed = False
         for name, value in binding.arguments(args, kwargs):
             old = arguments.get(name)
-            new = value if old is None or old is value else widened(old, value)
+            new = value if old is None or old is value else _of_both_calls(old, value)
             if new is not old and new != old:
                 arguments[name] = new
                 changed = True
@@ -270,6 +270,19 @@ def _tensor_by_convention(name: str, device: Device) -> Value:
     if name.endswith("dict"):
         return dict_of((), tensor)
     return list_of(tensor) if name.endswith("_list") else tensor
+
+
+def _of_both_calls(old: Value, new: Value) -> Value:
+    """An argument that two calls pass. If one of them passes a mask, the function waits in that call."""
+    joined = widened(old, new)
+    is_mask = joined.kind is Kind.TENSOR is old.kind is new.kind and not joined.boolean
+    if is_mask and (_is_device_mask(old) or _is_device_mask(new)):
+        return joined._replace(boolean=True, certain=False)
+    return joined
+
+
+def _is_device_mask(value: Value) -> bool:
+    return value.boolean and value.on_device
 
 
 def _is_setting(name: str) -> bool:

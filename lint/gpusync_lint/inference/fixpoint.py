@@ -227,7 +227,7 @@ class Inference:
         state.summary = before.next(self.revisions.current)
         self.devices.record_run(fn)
         self._interpret(state, state.summary, state.arguments)
-        if state.summary.returns != before.returns:
+        if state.summary.returns != before.returns or state.summary.tuples != before.tuples:
             self.revisions.change(fn)
         if fn.is_module and fn is not fn.file.body:
             self.scopes.extend_module(state.summary)

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 from gpusync_lint.domain.environment import Environment
 from gpusync_lint.domain.lattice import join, widened
 from gpusync_lint.domain.training_idioms import stops_gradients
-from gpusync_lint.domain.values import HOST, UNKNOWN, Value, any_tensor
+from gpusync_lint.domain.values import HOST, UNKNOWN, Kind, Value, any_tensor
+from gpusync_lint.inference.summaries import Interpreter
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
 from gpusync_lint.project.class_hierarchy import is_stub
 from gpusync_lint.project.effects import Effects
 from gpusync_lint.project.symbols import TOO_DEEP
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterable, Mapping, Sequence
 
     from gpusync_lint.domain.serving_loops import Schedule
@@ -39,7 +41,7 @@ _MAX_RUNS = 2
 """How often a body is executed if an iteration of a loop reads a value that a later statement of the loop binds."""
 
 
-class Interprocedural(Protocol):
+class Interprocedural(Interpreter, Protocol):
     """The parts of the analysis of a project that transfer functions use. `Inference` implements it.
 
     A `reader` argument is the run that reads a fact. It depends on the fact, and is repeated if the fact changes.
@@ -81,6 +83,10 @@ class Interprocedural(Protocol):
 
     def carried_names(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
         """The names that may carry a value from one iteration of a loop to the next."""
+
+
+class FunctionEnds(Exception):
+    """Raised in a run for a single call by a statement after which none is reached."""
 
 
 class Frame:
@@ -133,6 +139,7 @@ class Frame:
         self.outer_names: set[str] = set()
         """The names that the function declares as global or nonlocal."""
         self._returns: Value | None = None
+        self._tuples: dict[int, Value] = {}
 
     def run(self, body: list[ast.stmt]) -> None:
         """Execute the body of the function, starting at `summary.entry`, and fill the summary."""
@@ -141,8 +148,10 @@ class Frame:
             self.names = self.store.values
             self.summary.effects = Effects()
             self._returns = None
+            self._tuples = {}
             self.is_incomplete = False
-            self.execute(body)
+            with suppress(FunctionEnds):
+                self.execute(body)
             for name in self.outer_names:
                 if name in self.names:
                     self.analysis.scopes.extend(self.reader, name, self.names[name], declared=True)
@@ -154,6 +163,7 @@ class Frame:
             # A method without a body of its own is overridden in classes that are not known here.
             self._returns = UNKNOWN if self.fn.cls is not None and is_stub(self.fn.node) else HOST
         self.summary.returns = self._returns
+        self.summary.tuples = {} if self._returns.kind is Kind.TUPLE else self._tuples
 
     def execute(self, body: list[ast.stmt]) -> None:
         """Execute the statements of a block in order."""
@@ -192,6 +202,26 @@ class Frame:
     def record_return(self, value: Value) -> None:
         """Join a value into the return value of the function."""
         self._returns = value if self._returns is None else widened(self._returns, value)
+        if value.kind is Kind.TUPLE and value.items:
+            self._record_tuple(value)
+        elif isinstance(self.statement, ast.Return) and isinstance(self.statement.value, ast.Call):
+            for one in self.tuples_of_call().values():
+                self._record_tuple(one)
+
+    def _record_tuple(self, value: Value) -> None:
+        length = len(value.items or ())
+        old = self._tuples.get(length)
+        self._tuples[length] = value if old is None else widened(old, value)
+
+    def tuples_of_call(self) -> Mapping[int, Value]:
+        """The tuples that the function may return which the current statement has called last, by length.
+
+        None unless it returns other values as well: `return loss, logits` in one branch, `return logits` in another.
+        """
+        calls = self.summary.effects.calls
+        if not calls or calls[-1].statement is not self.statement:
+            return {}
+        return self.analysis.summary(calls[-1].callee).tuples
 
     def record_step_evidence(self, kind: StepEvidence) -> None:
         """Record that the current statement is evidence of a training step."""
@@ -202,6 +232,10 @@ class Frame:
         effects = self.summary.effects
         if not effects.calls_unknown:
             effects.calls_unknown = any_tensor(args, kwargs)
+
+    def is_for_one_call(self) -> bool:
+        """Whether the run is for the arguments of a single call, and says nothing about others."""
+        return self.summary is not self.analysis.summary(self.fn)
 
     def is_in_batch_loop(self) -> bool:
         """Whether the current statement is inside a loop over a data loader."""

@@ -59,6 +59,8 @@ class FunctionSummary:
     """The values of the parameters."""
     returns: Value | None = None
     """The return value; None if no run has ended."""
+    tuples: dict[int, Value] = field(default_factory=dict)
+    """By length, the tuples among the return values, of a function that returns other values as well."""
     scope: dict[str, Value] = field(default_factory=dict)
     """The values of the local names at the end of the body, which closures see."""
     effects: Effects = field(default_factory=Effects)
@@ -68,7 +70,7 @@ class FunctionSummary:
     def next(self, revision: int) -> FunctionSummary:
         """The summary for the next run, which begins at a revision."""
         return FunctionSummary(
-            Reader(self.reader.fn), revision, {}, self.returns, self.scope, self.effects, self.values
+            Reader(self.reader.fn), revision, {}, self.returns, self.tuples, self.scope, self.effects, self.values
         )
 
 

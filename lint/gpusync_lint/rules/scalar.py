@@ -31,6 +31,8 @@ _SIZED = frozenset({"expand", "narrow", "new_empty", "new_full", "new_ones", "ne
 """Methods that take sizes, and that hardly anything but a tensor has."""
 _DEPTH = 2
 _SEQUENCES = frozenset({Kind.TUPLE, Kind.LIST})
+_INDEXED = (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY)
+_MODULE_LISTS = ("torch.nn.ModuleList", "torch.nn.Sequential")
 _CONVERSIONS = frozenset({f"builtins.{name}" for name in ("bool", "complex", "float", "int")})
 """What `map` may be told to convert tensors with."""
 _FROM_NUMBERS = frozenset({"torch.tensor", "torch.as_tensor", "torch.asarray", "torch.FloatTensor", "torch.LongTensor"})
@@ -181,7 +183,7 @@ class IndexByValue(Rule):
     nodes = (ast.Subscript,)
     barriers = ("index-by-value",)
     VALID: ClassVar = ("x[idx]", "x[0]", "x[:, None]", "lst[0]")
-    INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]")
+    INVALID: ClassVar = ("lst[si]", "x[:si]", "x[si]", "torch.nn.ModuleList([model])[si]")
 
     def check(self, node: ast.Subscript, context: RuleContext) -> Iterator[Report]:
         """Check a subscript."""
@@ -197,7 +199,7 @@ class IndexByValue(Rule):
                 on_host = base.kind is Kind.TENSOR and base.device is Device.CPU
                 if base.kind is Kind.TENSOR and not on_host and (not value.zero_dim or value.boolean):
                     continue
-                if base.kind not in (Kind.TENSOR, Kind.LIST, Kind.TUPLE, Kind.ARRAY) and not is_text:
+                if base.kind not in _INDEXED and base.ref not in _MODULE_LISTS and not is_text:
                     continue
                 values = [value]
             for value in values:

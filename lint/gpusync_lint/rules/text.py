@@ -75,7 +75,9 @@ class TensorToText(Rule):
         if called == "format" and _is_text(context, node.func.value):
             return "tensor-to-text"
         if called in python_api.TRACKERS:
-            return "" if context.barriers_by_name(node) else "tensor-to-tracker"
+            # A tracker of the project converts what it is given where it does so.
+            is_own = context.value(node.func).kind is Kind.FUNCTION
+            return "" if is_own or context.barriers_by_name(node) else "tensor-to-tracker"
         receiver = node.func.value
         label = receiver.id if isinstance(receiver, ast.Name) else getattr(receiver, "attr", "")
         if called in python_api.LOGGERS and called != "log" and "log" in label.lower():

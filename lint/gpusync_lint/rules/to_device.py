@@ -124,7 +124,7 @@ class CopyToDevice(Rule):
 
     def _confidence(self, value: Value, receiver: ast.expr, context: RuleContext) -> Confidence | None:
         if value.kind is Kind.TENSOR:
-            if context.function.name in ("to", "cuda") and _is_own(receiver, context):
+            if context.function.name in ("to", "cuda") and (_is_own(receiver, context) or _is_of_container(context)):
                 return Confidence.MEDIUM
             if value.ref == GUESSED and context.in_module_method():
                 return None  # a module computes with what is on its device
@@ -243,6 +243,11 @@ def _is_own(receiver: ast.expr, context: RuleContext) -> bool:
     if isinstance(receiver, ast.Call):  # `getattr(self, name)`
         return context.qualified_name(receiver.func) == "builtins.getattr" and _is_of_self(receiver)
     return isinstance(receiver, ast.Attribute) and isinstance(receiver.value, ast.Name) and receiver.value.id == "self"
+
+
+def _is_of_container(context: RuleContext) -> bool:
+    """Whether the function is a method of a class that holds tensors, and is no module."""
+    return context.function.cls is not None and not context.in_module_method()
 
 
 def _is_item_of_self(label: str, context: RuleContext) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join, join_elements, widened
 from gpusync_lint.domain.tensor_ops import combine
-from gpusync_lint.domain.values import ARRAY, Device, Kind, Value, dict_of, list_of
+from gpusync_lint.domain.values import ARRAY, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import executes
 from gpusync_lint.inference.transfer.names import value_and_path
 from gpusync_lint.syntax.names import dotted_path
@@ -24,6 +24,8 @@ def assign(frame: Frame, node: ast.Assign) -> None:
     """`target = other = value`."""
     value = frame.eval(node.value)
     for target in node.targets:
+        if isinstance(target, ast.Tuple) and value.kind is not Kind.TUPLE and isinstance(node.value, ast.Call):
+            value = frame.tuples_of_call().get(len(target.elts), value)
         bind(frame, target, value)
 
 
@@ -108,6 +110,16 @@ def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
         bind(frame, target, each)
 
 
+def is_key(index: ast.expr) -> bool:
+    """Whether an index is written as a string or a number."""
+    return isinstance(index, ast.Constant) and index.value.__class__ in (str, int)
+
+
+def item_path(path: str, key: str | int) -> str:
+    """The path under which the environment keeps an item of something of unknown type."""
+    return f"{path}.[{key}]"
+
+
 def _moves_batch(frame: Frame, target: ast.Subscript, base: Value) -> bool:
     """Whether `batch[key] = batch[key].to(device)` moves the parts of something that is a batch by convention."""
     if base.certain or base.device is not Device.CPU or not isinstance(target.slice, ast.Name):
@@ -117,6 +129,14 @@ def _moves_batch(frame: Frame, target: ast.Subscript, base: Value) -> bool:
     if not frame.loops or statement not in getattr(frame.loops[-1], "body", ()):  # `if key != "meta":`
         return False
     return isinstance(moved, ast.Call) and getattr(moved.func, "attr", "") in ("to", "cuda")
+
+
+def _store_in_tensor(frame: Frame, target: ast.Subscript, path: str, base: Value, index: Value, value: Value) -> None:
+    """`x[index] = value`, and `batch[0] = value` for something that is a batch by convention."""
+    if value.on_device and _moves_batch(frame, target, base):
+        frame.store.set(path, base._replace(device=value.device, pageable=False, pinned=False))
+    elif not base.certain and base.device is Device.CPU and is_key(target.slice):
+        frame.store.set(item_path(path, index.const), value)
 
 
 def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
@@ -140,11 +160,16 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
         wider = list_of(value if base.elem is None else widened(base.elem, value))
         if wider != base:
             frame.store.set(path, wider)
-    elif base.kind is Kind.TENSOR and value.on_device and _moves_batch(frame, target, base):
-        frame.store.set(path, base._replace(device=value.device, pageable=False, pinned=False))
+    elif base.kind is Kind.TENSOR:
+        _store_in_tensor(frame, target, path, base, index, value)
+    elif base.kind is Kind.TUPLE and base.items and is_key(target.slice):  # a list of which the elements are told apart
+        items = list(base.items)
+        if isinstance(index.const, int) and index.const < len(items):
+            items[index.const] = value
+            frame.store.set(path, tuple_of(items))
     elif base.kind is Kind.INSTANCE:
         method = frame.analysis.project.classes.method(base.ref, "__setitem__")
         if method is not None:
             frame.analysis.call(frame, method, [base, index, value], {})
     elif base.kind is Kind.UNKNOWN and isinstance(index.const, str):
-        frame.store.set(f"{path}.[{index.const}]", value)
+        frame.store.set(item_path(path, index.const), value)

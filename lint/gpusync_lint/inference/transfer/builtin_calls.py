@@ -42,8 +42,19 @@ def call_builtin(frame: Frame, name: str, call: Call) -> Value:
 
 
 def _collection(frame: Frame, call: Call) -> Value:
-    """`list`, `tuple`, `set`, `reversed`, `frozenset`, `sorted`."""
+    """`set`, `reversed`, `frozenset`, `sorted`."""
     return list_of(element(call.args[0])) if call.args else list_of(None)
+
+
+def _sequence(frame: Frame, call: Call) -> Value:
+    """`list`, `tuple`. Elements that have nothing in common are told apart: `list(zip(*samples))`."""
+    items = _collection(frame, call)
+    return call.first if call.first.kind is Kind.TUPLE and _is_mixed(items.elem) else items
+
+
+def _is_mixed(value: Value | None) -> bool:
+    """Whether a value is the join of values, or of lists of values, that have nothing in common."""
+    return value is UNKNOWN or (value is not None and value.kind is Kind.LIST and value.elem is UNKNOWN)
 
 
 def _sorted(frame: Frame, call: Call) -> Value:
@@ -132,7 +143,29 @@ def _getattr(frame: Frame, call: Call) -> Value:
     if len(call.args) >= 2 and isinstance(call.args[1].const, str):
         return attribute_of(frame, call.args[0], call.args[1].const)
     _name_is_text(frame, call)
+    named = _attributes_named(frame, call)
+    if named is not None:
+        return named
     return tensor_attributes(frame, call.first) or _named_methods(frame, call.first)
+
+
+def _attributes_named(frame: Frame, call: Call) -> Value | None:
+    """Any tensor with the prefix of `getattr(self, "loss_" + name)`, own or of a subclass; None if there is none."""
+    node, owner = call.node.args[1] if len(call.node.args) > 1 else None, call.first
+    first = node.left if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add) else node
+    first = first.values[0] if isinstance(first, ast.JoinedStr) and first.values else first
+    prefix = first.value if isinstance(first, ast.Constant) else None
+    if not isinstance(prefix, str) or owner.kind not in _WITH_METHODS or owner.definition is None:
+        return None
+    classes = frame.analysis.project.classes
+    found = [
+        frame.analysis.instances.attribute(frame.reader, cls, name)
+        for cls in (*classes.project_lineage(owner.ref), *classes.subclasses(owner.ref))
+        for name in cls.attributes
+        if name.startswith(prefix)
+    ]
+    tensors = [value for value in found if value is not None and value.kind is Kind.TENSOR]
+    return join_elements(tensors) if tensors else None
 
 
 def _named_methods(frame: Frame, owner: Value) -> Value:
@@ -226,7 +259,8 @@ def _unknown(frame: Frame, call: Call) -> Value:
 
 
 _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {
-    **dict.fromkeys(("list", "tuple", "set", "reversed", "frozenset"), _collection),
+    **dict.fromkeys(("list", "tuple"), _sequence),
+    **dict.fromkeys(("set", "reversed", "frozenset"), _collection),
     **dict.fromkeys(("max", "min", "abs", "round", "pow"), _arithmetic),
     **dict.fromkeys(("open", "object", "type", "slice"), _unknown),
     **dict.fromkeys(("str", "repr", "print"), _text),

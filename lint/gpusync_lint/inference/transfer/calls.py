@@ -11,7 +11,7 @@ from gpusync_lint.domain.values import UNKNOWN, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
-from gpusync_lint.inference.transfer.moves import MOVES
+from gpusync_lint.inference.transfer.moves import MOVES, move_instance
 from gpusync_lint.inference.transfer.names import attribute, value_and_path
 from gpusync_lint.inference.transfer.serving import call_in_server
 from gpusync_lint.model.levels import Heat
@@ -90,6 +90,8 @@ def _call_attribute(frame: Frame, node: ast.Call, func: ast.Attribute) -> Value:
     result = call_value(frame, made)
     if name in MOVES and receiver.kind is Kind.MODULE:  # an override, which moves the module like any other
         return call_method(frame, made) or result
+    if name in MOVES and receiver.kind is Kind.INSTANCE and callee.kind is Kind.FUNCTION:
+        move_instance(frame, made)
     return result
 
 

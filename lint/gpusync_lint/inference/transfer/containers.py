@@ -21,7 +21,7 @@ from gpusync_lint.domain.values import (
     tuple_of,
 )
 from gpusync_lint.inference.tables import evaluates
-from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind
+from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind, is_key, item_path
 from gpusync_lint.inference.transfer.iteration import iterated
 from gpusync_lint.inference.transfer.names import kept_on_host
 from gpusync_lint.syntax.names import dotted_path
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gpusync_lint.inference.frame import Frame
+
+
+_RECORD = 6
+"""The maximum length of a list whose elements are told apart."""
 
 
 @evaluates(ast.Tuple)
@@ -43,7 +47,19 @@ def tuple_display(frame: Frame, node: ast.Tuple) -> Value:
 def list_display(frame: Frame, node: ast.List | ast.Set) -> Value:
     """`[a, b]`, `{a, b}`."""
     values = [frame.eval(item) for item in node.elts]
-    return list_of(join_elements(values) if values else None)
+    joined = join_elements(values) if values else None
+    if joined is UNKNOWN and isinstance(node, ast.List) and _is_record(values):
+        return tuple_of(values)
+    return list_of(joined)
+
+
+def _is_record(values: list[Value]) -> bool:
+    """Whether the elements of a list have nothing in common, as those of `[loss, {"accuracy": accuracy}]`."""
+    return (
+        len(values) <= _RECORD
+        and any(value.kind is Kind.TENSOR for value in values)
+        and all(value.kind for value in values)
+    )
 
 
 @evaluates(ast.Dict)
@@ -113,9 +129,9 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
     """`base[index]`."""
     base = frame.eval(node.value)
     index = frame.eval(node.slice)
-    if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
+    if is_key(node.slice):
         path = dotted_path(node.value)
-        known = frame.store.get(f"{path}.[{node.slice.value}]") if path else None
+        known = frame.store.get(item_path(path, index.const)) if path else None
         if known is not None:
             return known
     handler = _SUBSCRIPTS.get(base.kind)

@@ -61,9 +61,9 @@ def lambda_function(frame: Frame, node: ast.Lambda) -> Value:
 
 @calls(Kind.LAMBDA)
 def call_lambda(frame: Frame, call: Call) -> Value:
-    """Call a lambda, if the names around it are visible here."""
+    """Call a lambda. The names around it are those of the function that contains it."""
     node, fn = call.callee.ref
-    if not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file)) or node in frame.lambdas:
+    if node in frame.lambdas:
         return UNKNOWN
     frame.nested_lambdas = frame.nested_lambdas + 1 if frame.lambdas else 0
     if frame.nested_lambdas > _MAX_NESTED_LAMBDAS:
@@ -71,11 +71,25 @@ def call_lambda(frame: Frame, call: Call) -> Value:
         return UNKNOWN
     frame.lambdas.append(node)
     mark = frame.store.mark()
+    is_elsewhere = not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file))
+    effects = frame.summary.effects
+    called, evidence = len(effects.calls), len(effects.step_evidence)
+    if is_elsewhere:
+        summary = frame.analysis.summary(fn)
+        frame.reader.dependencies.setdefault(fn, summary.revision)
+        for name in {inner.id for inner in ast.walk(node.body) if isinstance(inner, ast.Name)}:
+            around = summary.scope.get(name) or summary.entry.get(name)
+            around = around or frame.analysis.scopes.outer_name(summary.reader, name)
+            if around is not None or name in frame.names:
+                frame.store.set(name, around or UNKNOWN)
     for position, arg in enumerate((*node.args.posonlyargs, *node.args.args)):
         frame.store.set(arg.arg, call.args[position] if position < len(call.args) else UNKNOWN)
     value = frame.eval(node.body)
     frame.store.rollback(mark)
     frame.lambdas.pop()
+    if is_elsewhere:  # how often its body runs is judged where it is written
+        del effects.calls[called:]
+        del effects.step_evidence[evidence:]
     return value
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.values import Device, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.library_calls import data_loader
 from gpusync_lint.inference.transfer.torch_calls import made_with
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -36,6 +37,26 @@ def instantiate(frame: Frame, call: Call) -> Value:
     return instance
 
 
+def _project_loader(frame: Frame, cls: ClassDef, call: Call) -> Value:
+    """An instance of a class of data loaders, which may pass a collate function of its own to its base class."""
+    dataset = call.args[0] if call.args else call.kwargs.get("dataset", UNKNOWN)
+    init = frame.analysis.project.classes.method(cls, "__init__")
+    collate = call.kwargs.get("collate_fn")
+    if init is not None and collate is None:
+        frame.analysis.run_once(init)
+        values = frame.analysis.summary(init).values
+        passed = [
+            values.get(keyword.value, UNKNOWN)
+            for node in walk_block(init.node.body)
+            if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "__init__"
+            for keyword in node.keywords
+            if keyword.arg == "collate_fn"
+        ]
+        collate = passed[0] if passed else None
+    kwargs = call.kwargs if collate is None else {**call.kwargs, "collate_fn": collate}
+    return data_loader(frame, "", dataset, kwargs)
+
+
 def _new_instance(frame: Frame, cls: ClassDef, call: Call) -> Value:
     analysis, kwargs = frame.analysis, call.kwargs
     classes = analysis.project.classes
@@ -47,7 +68,7 @@ def _new_instance(frame: Frame, cls: ClassDef, call: Call) -> Value:
     if any(base.startswith("torch.optim") for base in external):
         return Value(Kind.OPTIMIZER)
     if any(base.endswith("DataLoader") for base in external):
-        return data_loader(frame, "", kwargs)
+        return _project_loader(frame, cls, call)
     if any(base.startswith("torch.distributions.") for base in external):
         where = max((value.device for value in call.values if value.kind is Kind.TENSOR), default=Device.UNKNOWN)
         return Value(Kind.INSTANCE, where, ref=cls, made_with=made_with(call, "validate_args"))

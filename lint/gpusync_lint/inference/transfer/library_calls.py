@@ -145,7 +145,8 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
     """The result of a function that no catalogue describes, by its name."""
     root, last = parts.root, parts.last
     if is_data_loader(parts.dotted):
-        return data_loader(frame, parts.dotted, call.kwargs)
+        dataset = call.args[0] if call.args else call.kwargs.get("dataset", UNKNOWN)
+        return data_loader(frame, parts.dotted, dataset, call.kwargs)
     device = accelerators.of_loader(parts.dotted)
     if device is not None:
         return _loaded(call.first, device)
@@ -288,7 +289,7 @@ def _loaded(loader: Value, device: Device) -> Value:
     return Value(Kind.LOADER, device, elem=with_device(elem, device) if elem is not None else None)
 
 
-def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
+def data_loader(frame: Frame, dotted: str, dataset: Value, kwargs: dict[str, Value]) -> Value:
     """A data loader, with batches of host tensors that are pinned if it pins them.
 
     `dotted` is the name of its class; empty for a class of the project.
@@ -306,9 +307,27 @@ def data_loader(frame: Frame, dotted: str, kwargs: dict[str, Value]) -> Value:
         collate = UNKNOWN if method is None else Value(Kind.FUNCTION, ref=method, bound=collate)
     if collate.kind is Kind.FUNCTION:
         bound = [collate.bound] if collate.bound is not None else []
-        made = frame.analysis.call(frame, collate.ref, [*bound, list_of(Value(Kind.RECORDS))], {})
+        made = frame.analysis.call(frame, collate.ref, [*bound, list_of(_sample(frame, dataset))], {})
         elem = _batch(made, elem)
     return Value(Kind.LOADER, Device.CPU, pinned=pinned, elem=elem)
+
+
+def _sample(frame: Frame, dataset: Value) -> Value:
+    """What the `__getitem__` of a dataset of the project returns, as far as it is known."""
+    definition = dataset.definition
+    method = None if definition is None else frame.analysis.project.classes.method(dataset.ref, "__getitem__")
+    if method is None:
+        return Value(Kind.RECORDS)
+    return _as_record(frame.analysis.call(frame, method, [dataset, HOST], {}))
+
+
+def _as_record(value: Value) -> Value:
+    """A part of a sample: an object of the project, or a container of such; records if it may be anything else."""
+    if value.kind is Kind.TUPLE:
+        return tuple_of(map(_as_record, value.items or ()))
+    if value.kind is Kind.INSTANCE or value.kind is Kind.UNION:
+        return value
+    return Value(Kind.RECORDS)
 
 
 def _batch(made: Value, plain: Value) -> Value:

@@ -18,6 +18,7 @@ from gpusync_lint.domain.values import (
     Kind,
     Value,
     alternatives,
+    contents,
     with_device,
 )
 from gpusync_lint.inference.transfer.assignments import rebind
@@ -78,6 +79,18 @@ def _move_module(frame: Frame, call: Call, target: Device) -> Value:
     assert isinstance(call.node.func, ast.Attribute)
     rebind(frame, call.node.func.value, moved)
     return moved
+
+
+def move_instance(frame: Frame, call: Call) -> None:
+    """A class of the project has a method that moves its instances, so what tensors they hold may be on the device."""
+    target = _target(frame, call)
+    definition = call.receiver.definition
+    if target is None or target < Device.ASSUMED or definition is None:
+        return
+    for base in frame.analysis.project.classes.project_lineage(definition):
+        for name, value in list(base.attributes.items()):
+            if any(one.kind is Kind.TENSOR and one.device is Device.CPU for one in (value, *contents(value))):
+                frame.analysis.classes.widen_attribute(base, name, with_device(value, target))
 
 
 def _target(frame: Frame, call: Call) -> Device | None:

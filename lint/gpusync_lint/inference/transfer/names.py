@@ -26,6 +26,7 @@ from gpusync_lint.domain.values import (
     external_name,
     foreign_value,
     host_constant,
+    list_of,
     modules,
     tensor,
 )
@@ -64,6 +65,8 @@ _WITH_CLASS = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS})
 """Kinds whose `ref` may be a class of the project."""
 _DISTRIBUTION_TENSORS = frozenset({"mean", "loc", "scale", "probs", "logits", "stddev", "variance", "mode"})
 _ACCELERATOR = external_name("accelerate.Accelerator()")
+_TENSORS_OF_ANY = frozenset({"grad", "saved_tensors"})
+"""Attributes that hold tensors, whatever has them: of a parameter, and of the context of an autograd function."""
 _MODULE_TENSORS = frozenset({"weight", "bias"})
 _ARRAY_FACTS = frozenset({"shape", "dtype", "size", "ndim"})
 
@@ -151,7 +154,8 @@ def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
     """The value of an attribute of a value."""
     kind = base.kind
     if kind is Kind.UNKNOWN:
-        return Value(Kind.TENSOR, frame.assumed_device(), certain=False) if attr == "grad" else UNKNOWN
+        part = Value(Kind.TENSOR, frame.assumed_device(), certain=False) if attr in _TENSORS_OF_ANY else UNKNOWN
+        return list_of(part) if attr == "saved_tensors" else part
     if kind is Kind.UNION or (kind is Kind.MODULE and base.ref is None and base.items):
         each = alternatives(base) if kind is Kind.UNION else modules(base)
         return join_all([attribute_of(frame, one, attr) for one in each])
@@ -273,8 +277,8 @@ def tensor_attributes(frame: Frame, owner: Value) -> Value | None:
 
 def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
     """An attribute that a base class outside the project may define."""
-    if base.kind is Kind.MODULE and attr == "module":
-        return base
+    if base.kind is Kind.MODULE and (attr == "module" or attr in _MODULE_TENSORS):
+        return _module_attribute(frame, base, attr)
     if attr == "device":
         return Value(Kind.DEVICE, max(base.device, frame.assumed_device()))
     delegates = frame.analysis.project.classes.method(base.ref, "__getattr__")

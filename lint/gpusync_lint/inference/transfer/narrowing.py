@@ -6,7 +6,18 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import join_all
-from gpusync_lint.domain.values import ARRAY, GUESSED, HOST, UNKNOWN, Device, Kind, Value, alternatives, dict_of
+from gpusync_lint.domain.values import (
+    ARRAY,
+    GUESSED,
+    HOST,
+    UNKNOWN,
+    Device,
+    Kind,
+    Value,
+    alternatives,
+    dict_of,
+    list_of,
+)
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -22,6 +33,7 @@ _OWN_TYPES = {
     Kind.TUPLE: frozenset({"list", "tuple", "Sequence"}),
 }
 """By kind, the names of the classes of such values, of which what is no instance is another value."""
+_TESTED = frozenset().union(*_OWN_TYPES.values(), _HOST_TYPES, {"ndarray"})
 _NO_TYPES: frozenset[str] = frozenset()
 _SHOWN = {"ndarray": ARRAY}
 """By the last name of a class outside the project, what an instance of it is."""
@@ -36,6 +48,27 @@ def tests_class(test: ast.expr) -> bool:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return tests_class(test.operand)
     return isinstance(test, ast.Call) and dotted_path(test.func) in ("isinstance", "torch.is_tensor")
+
+
+def is_instance(frame: Frame, test: ast.expr) -> bool | None:
+    """The result of `isinstance(x, dict)` for a tensor or a container; None if it is not known."""
+    if not isinstance(test, ast.Call) or not tests_class(test):
+        return None
+    kind = frame.values.get(test.args[0], UNKNOWN).kind if test.args else Kind.UNKNOWN
+    if kind not in _OWN_TYPES:
+        return None
+    if len(test.args) == 1:  # `torch.is_tensor(x)`
+        return kind is Kind.TENSOR
+    names = _names_of(test.args[1])
+    if not names <= _TESTED:
+        return None
+    return bool(names & _OWN_TYPES[kind])
+
+
+def _names_of(classes: ast.expr) -> set[str]:
+    """The last names of the classes that `isinstance` tests for."""
+    each = classes.elts if isinstance(classes, ast.Tuple) else [classes]
+    return {(dotted_path(item) or "").rpartition(".")[2] for item in each}
 
 
 def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
@@ -59,7 +92,7 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     if path is None:
         return
     each = classes.elts if isinstance(classes, ast.Tuple) else [classes]
-    names = {(dotted_path(item) or "").rpartition(".")[2] for item in each}
+    names = _names_of(classes)
     old = frame.values.get(tested, UNKNOWN)
     known = [frame.eval(item) for item in each]
     if known and all(value.kind is Kind.CLASS for value in known):
@@ -71,11 +104,20 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     if old.kind is Kind.UNKNOWN and holds and path in frame.evidence.arrays and names <= _OF_ARRAYS.keys():
         frame.store.set(path, join_all([_OF_ARRAYS[name] for name in sorted(names)]))
         return
-    value = _of_external_types(frame, old, names) if holds else None
+    value = (_nested(old, names) or _of_external_types(frame, old, names)) if holds else None
     if value is not None:
         frame.store.set(path, value)
     elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
         frame.store.set(path, UNKNOWN)
+
+
+def _nested(old: Value, names: set[str]) -> Value | None:
+    """A container of tensors, where something that was taken for a tensor is tested to be one."""
+    if old.kind is not Kind.TENSOR or old.certain:
+        return None
+    if names <= _OWN_TYPES[Kind.LIST]:
+        return list_of(old)
+    return dict_of((), old) if names <= _OWN_TYPES[Kind.DICT] else None
 
 
 def _of_external_types(frame: Frame, old: Value, names: set[str]) -> Value | None:

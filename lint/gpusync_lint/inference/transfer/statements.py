@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.training_idioms import stops_gradients
 from gpusync_lint.domain.values import HOST, NONE, UNKNOWN, Device, Kind, Value
+from gpusync_lint.inference.frame import FunctionEnds
 from gpusync_lint.inference.tables import STATEMENTS, executes
 from gpusync_lint.inference.transfer.assignments import bind
-from gpusync_lint.inference.transfer.narrowing import narrow, put_on_host
+from gpusync_lint.inference.transfer.narrowing import is_instance, narrow, put_on_host
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -39,6 +40,12 @@ def branch(frame: Frame, node: ast.If) -> None:
     """`if test:`. If the test asks whether there is a GPU, only the branch for machines with one is executed."""
     test = frame.eval(node.test)
     holds = _is_tensor(frame, node.test)
+    known = is_instance(frame, node.test) if isinstance(node.test, ast.Call) and frame.is_for_one_call() else None
+    if known is not None:
+        frame.execute(node.body if known else node.orelse)
+        if _never_falls_through(node.body if known else node.orelse):
+            raise FunctionEnds
+        return
     if test.kind is Kind.FLAG or _is_local_constant(frame, node.test, test):
         holds = bool(test.const)
     if holds is not None:

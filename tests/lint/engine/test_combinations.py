@@ -1,0 +1,249 @@
+"""Values that cross functions, classes, containers and lambdas, and keep their kind and device on the way.
+
+The lines marked with `# waits` wait in every step, and no other line that runs in every step does: each program was run
+on the simulated device.
+"""
+
+from __future__ import annotations
+
+import pytest
+from gpusync_lint.model.levels import Heat
+
+HEAD = """
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, Dataset
+device = torch.device("cuda")
+model = nn.Linear(4, 3).to(device)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+x = torch.randn(8, 4, device=device)
+"""
+GRAPHS = """
+class Graph:
+    def __init__(self, nodes, links):
+        self.nodes, self.links = nodes, links
+    def to(self, where):
+        return Graph(self.nodes.to(where), self.links.to(where))  # waits
+class Graphs(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return Graph(torch.randn(6, 4), torch.randint(0, 6, (2, 9))), index
+"""
+PROGRAMS = {
+    "a loader whose class passes a collate function": GRAPHS
+    + """
+class Collate:
+    def __call__(self, samples):
+        graphs, _ = zip(*samples)
+        return Graph(torch.cat([one.nodes for one in graphs]), torch.cat([one.links for one in graphs], 1))
+class Loader(DataLoader):
+    def __init__(self, data, size):
+        super().__init__(data, size, collate_fn=Collate())
+for batch in Loader(Graphs(), 2):
+    batch = batch.to(device)
+    if batch.nodes.mean() > 99:  # waits
+        break
+    model(batch.nodes).mean().backward()
+    opt.step()
+""",
+    "columns of samples that are told apart": GRAPHS
+    + """
+def collate(samples):
+    columns = list(zip(*samples))
+    columns[1] = torch.tensor(columns[1])
+    return tuple(columns)
+for graphs, labels in DataLoader(Graphs(), 2, collate_fn=collate):
+    graphs = [one.to(device) for one in graphs]
+    nodes = graphs[0].nodes
+    kept = nodes[nodes.sum(1) > -99]  # waits
+    with torch.no_grad():
+        model(kept)
+    model(nodes).mean().backward()
+    opt.step()
+""",
+    "a mask in one call and an index in another": """
+class Rows:
+    def __init__(self, rows):
+        self.rows = rows
+    def to(self, where):
+        return Rows(self.rows.to(where))
+    def __getitem__(self, kept):
+        return Rows(self.rows[kept])  # waits
+rows = Rows(x)
+order = torch.arange(4, device=device)
+for step in range(20):
+    with torch.no_grad():
+        some = rows[order][x[:4, 0] > -99]
+    model(some.rows).mean().backward()
+    opt.step()
+""",
+    "a lambda that another function calls": """
+class Holder:
+    def __init__(self):
+        self.value = torch.zeros(4, 4)
+    def apply(self, function):
+        return function(self.value)
+    def on(self, where):
+        return self.apply(lambda one: one.to(where))  # waits
+holder = Holder()
+for step in range(20):
+    moved = holder.on(device)
+    print(moved.sum().item())  # waits
+    model(moved).mean().backward()
+    opt.step()
+""",
+    "a pair in one branch and one value in the other": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 3)
+    def forward(self, x, target=None):
+        y = self.fc(x)
+        if target is None:
+            return y
+        return y, {"ce": F.cross_entropy(y, target)}
+def run(net, x, target):
+    return net(x, target)
+net = Net().to(device)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+target = torch.randint(0, 3, (8,), device=device)
+for step in range(20):
+    y, parts = run(net, x, target)
+    if parts["ce"] > 99:  # waits
+        break
+    parts["ce"].backward()
+    opt.step()
+""",
+    "a list whose elements have nothing in common": """
+def evaluate(y):
+    return [y.mean(), {"std": y.std(), "name": "y"}]
+for step in range(20):
+    loss, parts = evaluate(model(x))
+    print(float(parts["std"]))  # waits
+    loss.backward()
+    opt.step()
+""",
+    "attributes by the prefix of their name": """
+class Base:
+    def __init__(self):
+        self.loss_names = ["mean", "std"]
+    def losses(self):
+        return {name: float(getattr(self, "loss_" + name)) for name in self.loss_names}  # waits
+class Fit(Base):
+    def step(self):
+        y = model(x)
+        self.loss_mean, self.loss_std = y.mean(), y.std()
+        self.loss_mean.backward()
+        opt.step()
+fit = Fit()
+for step in range(20):
+    fit.step()
+    print(fit.losses())
+""",
+    "a weight of a class that extends a layer": """
+class Scaled(nn.Linear):
+    def forward(self, x):
+        if self.weight.abs().max() > 99:  # waits
+            return x
+        return F.linear(x, self.weight, self.bias)
+net = Scaled(4, 3).to(device)
+opt = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(20):
+    net(x).mean().backward()
+    opt.step()
+""",
+    "tensors that an autograd function has saved": """
+class Clip(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x.clamp(-1, 1)
+    @staticmethod
+    def backward(ctx, g):
+        x, = ctx.saved_tensors
+        print(x[x.abs() < 1].sum())  # waits
+        return g
+for step in range(20):
+    Clip.apply(model(x)).mean().backward()
+    opt.step()
+""",
+    "a layer that a device tensor chooses": """
+layers = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)]).to(device)
+for step in range(20):
+    chosen = x.sum(0)[:2].argmax()
+    layers[chosen](x).mean().backward()  # waits
+    opt.step()
+""",
+    "a batch of which an item is replaced": """
+class Views(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return [torch.randn(4), torch.randn(4)], index
+for views, labels in DataLoader(Views(), 2):
+    views[0] = views[0].cuda()  # waits
+    rows = torch.randperm(2, device=device)
+    first = views[0][rows]
+    model(first).mean().backward()
+    opt.step()
+""",
+    "a function that moves what is nested": """
+def move(what, where):
+    if torch.is_tensor(what):
+        return what.to(where)  # waits
+    if isinstance(what, dict):
+        return {key: move(value, where) for key, value in what.items()}
+    if isinstance(what, (list, tuple)):
+        return [move(value, where) for value in what]
+    return what
+class Dicts(Dataset):
+    def __len__(self):
+        return 40
+    def __getitem__(self, index):
+        return {"x": torch.randn(4), "name": str(index)}
+def collate(samples):
+    return {"x": torch.stack([one["x"] for one in samples]), "names": [one["name"] for one in samples]}
+for batch in DataLoader(Dicts(), 2, collate_fn=collate):
+    batch = move(batch, device)
+    large = batch["x"] > 9
+    with torch.no_grad():
+        model(batch["x"][large.any(1)])  # waits
+    model(batch["x"]).mean().backward()
+    opt.step()
+""",
+    "a container that is moved both ways": """
+class Held:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+    def to(self, where):
+        found = {name: getattr(self, name) for name in ("first", "second")}
+        return Held(**{name: value.to(where) for name, value in found.items()})  # waits
+held = Held(x, x)
+for step in range(20):
+    held = held.to("cpu").to(device)
+    model(held.first).mean().backward()
+    opt.step()
+""",
+    "a tracker of the project": """
+class Tracker:
+    def __init__(self):
+        self.kept = {}
+    def add_scalar(self, name, value, step):
+        self.kept[name] = value
+tracker = Tracker()
+for step in range(20):
+    loss = model(x).mean()
+    tracker.add_scalar("loss", loss.detach(), step)
+    loss.backward()
+    opt.step()
+""",
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_lines_that_wait_in_every_step(lint, name):
+    source = HEAD + PROGRAMS[name]
+    marked = [number for number, line in enumerate(source.split("\n"), 1) if line.endswith("# waits")]
+    assert sorted({finding.span.line for finding in lint(source) if finding.heat is Heat.STEP}) == marked
