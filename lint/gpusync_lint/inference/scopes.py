@@ -35,6 +35,8 @@ class Scopes:
         self._extensions: dict[FunctionDef, dict[str, Value]] = {}
         self._definitions: dict[ModuleDef, dict[str, Value | None]] = {}
         """By file, the names that `import`, `def` or `class` binds, as far as they were read; None for no binding."""
+        self._variables: dict[ModuleDef, dict[str, tuple[ModuleDef, str] | None]] = {}
+        """By file, the variables of other modules that it imports, each with its module and its name there."""
 
     def publish(self, summary: FunctionSummary, names: dict[str, Value]) -> None:
         """Make the names at the end of a run visible to closures and, for a module, to its functions."""
@@ -117,11 +119,38 @@ class Scopes:
             value = definitions[name]
         else:
             value = definitions[name] = self._project.named(file, name)
+        if value is not None and not value.kind and name in file.imports:
+            return self._imported_variable(reader, file, name) or value
         if value is None and file.outline is not None:
             value = self._read_name(file, name)
         if value is None and file.stars and not hasattr(builtins, name):
             return self._starred_name(reader, name)
         return value
+
+    def imported(self, reader: Reader, dotted: str) -> Value:
+        """What an import inside a function binds a name to."""
+        file = reader.fn.file
+        value = self._project.resolve(file, dotted)
+        return value if value.kind else self._variable(reader, self._project.variable(file, dotted)) or value
+
+    def _imported_variable(self, reader: Reader, file: ModuleDef, name: str) -> Value | None:
+        """The value of a variable that a file imports from a module of the project; None if it is not known."""
+        variables = self._variables.setdefault(file, {})
+        if name not in variables:
+            variables[name] = self._project.variable(file, file.imports[name])
+        return self._variable(reader, variables[name])
+
+    def _variable(self, reader: Reader, variable: tuple[ModuleDef, str] | None) -> Value | None:
+        if variable is None:
+            return None
+        file, name = variable
+        reader.dependencies.setdefault((file.body, name), self._revisions.current)
+        if not self._project.relevant(file):
+            self._interpreter.run_once(file.body)
+        self.read_body(file)
+        value = self._read_name(file, name)
+        # What is None at first is set by a function before it is used.
+        return None if value is None or value.kind is Kind.NONE else value
 
     def _starred_name(self, reader: Reader, name: str) -> Value | None:
         """The value that the body of a module assigns to a name that a star import takes from it."""

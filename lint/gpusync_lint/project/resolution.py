@@ -327,6 +327,25 @@ class Project:
         found = self._defined(package, module[-1])
         return found if found is not None and found.kind in (Kind.FUNCTION, Kind.CLASS) else None
 
+    def variable(self, file: ModuleDef, dotted: str) -> tuple[ModuleDef, str] | None:
+        """The module in which the body assigns what `from module import name` binds, and the name there.
+
+        Modules may pass the name on. None if it is not of a module of the project.
+        """
+        for _ in range(_MAX_NESTED):
+            origin = self._origin(file, dotted)
+            if origin is None or origin[1] not in origin[0].imports:
+                return origin
+            file, dotted = origin[0], origin[0].imports[origin[1]]
+        return None
+
+    def _origin(self, file: ModuleDef, dotted: str) -> tuple[ModuleDef, str] | None:
+        for module, words in lookup(file.folder, dotted, self._may_exist):
+            found = self._file_of(module)
+            if found is not None and found is not file:
+                return (found, words[0]) if len(words) == 1 else None
+        return None
+
     def _hides_framework(self, module: tuple[str, ...], dotted: str, words: tuple[str, ...]) -> bool:
         """Whether a module has the name of a framework, but lies in a package: `import torch` is not `pkg/torch`."""
         name = dotted.partition(".")[0]

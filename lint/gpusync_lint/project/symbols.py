@@ -32,6 +32,8 @@ _ATTRIBUTE = re.compile(r"\.(\w+)")
 _QUOTED = re.compile(r"""["'](\w+)["']""")
 _SIMPLE = frozenset({ast.Assign, ast.Return, ast.Expr, ast.AugAssign, ast.AnnAssign, ast.Raise, ast.Pass, ast.Assert})
 _TRAINING = (".backward(", "DataLoader(", "optimizer.step(", "import lightning", "pytorch_lightning")
+_KEEPS = re.compile(r"regist|^(append|add|insert|update|setdefault)$", re.IGNORECASE)
+"""Names of functions and methods that store what they are passed."""
 _SHORT = 8
 """The maximum number of statements of a short function."""
 
@@ -73,6 +75,23 @@ class FunctionDef:
                 for block in blocks(statement):
                     stack += block
         return True
+
+    @cached_property
+    def keeps_arguments(self) -> bool:
+        """Whether it, or a function inside it, stores an argument in a container or registers it, by its text."""
+        nodes = list(ast.walk(self.node))
+        names = {node.arg for node in nodes if isinstance(node, ast.arg)}
+        for node in nodes:
+            if isinstance(node, ast.Assign):
+                stored = [node.value] if any(isinstance(target, ast.Subscript) for target in node.targets) else []
+            elif isinstance(node, ast.Call):
+                called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+                stored = [*node.args, *(keyword.value for keyword in node.keywords)] if _KEEPS.search(called) else []
+            else:
+                continue
+            if any(isinstance(one, ast.Name) and one.id in names for value in stored for one in ast.walk(value)):
+                return True
+        return False
 
     def _iterates_over_arguments(self, loop: ast.For) -> bool:
         """Whether a loop iterates over the `*args` of the function, to return the first that is not None."""

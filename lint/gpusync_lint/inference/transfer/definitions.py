@@ -22,7 +22,7 @@ def import_names(frame: Frame, node: ast.Import | ast.ImportFrom) -> None:
     """`import a`, `from a import b`. Those of a module are resolved on use, unless the module rebinds the name."""
     for one in of_statement(node):
         if one.name != "*" and not (frame.fn.is_module and one.bound not in frame.names):
-            frame.store.set(one.bound, frame.analysis.project.resolve(frame.fn.file, one.target))
+            frame.store.set(one.bound, frame.analysis.scopes.imported(frame.reader, one.target))
 
 
 @executes(ast.FunctionDef, ast.AsyncFunctionDef)
@@ -55,7 +55,7 @@ def define_class(frame: Frame, node: ast.ClassDef) -> None:
 def _decorate(frame: Frame, decorator: ast.expr, decorated: Value) -> None:
     """Call a decorator of the project, which may register what it decorates: `@register("name")`."""
     called = frame.eval(decorator.func if isinstance(decorator, ast.Call) else decorator)
-    if called.kind is Kind.FUNCTION:
+    if called.kind is Kind.FUNCTION and called.ref.keeps_arguments:
         callee = frame.eval(decorator) if isinstance(decorator, ast.Call) else called
         made = ast.copy_location(ast.Call(decorator, [], []), decorator)
         call_value(frame, Call(made, callee, [decorated], {}))
