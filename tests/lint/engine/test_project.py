@@ -138,8 +138,8 @@ def test_a_class_from_a_package_that_star_imports_the_file_in_turn_is_known(lint
 
 def test_a_variable_of_another_module_keeps_its_value_however_it_is_imported(lint):
     found = lint(
-        a="import torch\nfrom z import TABLE\ndef step(x):\n    if TABLE[0] > 3:\n        return x\n    from y import MORE\n"
-        "    return x * MORE.item()\nmodel = torch.nn.Linear(2, 2).cuda()\nfor i in range(9):\n"
+        a="import torch\nfrom z import TABLE\ndef step(x):\n    if TABLE[0] > 3:\n        return x\n"
+        "    from y import MORE\n    return x * MORE.item()\nmodel = torch.nn.Linear(2, 2).cuda()\nfor i in range(9):\n"
         "    step(model(torch.zeros(2, device='cuda'))).sum().backward()\n",
         y="from z import TABLE as MORE\n",
         z="import torch\nTABLE = torch.arange(5).cuda()\n",
