@@ -36,6 +36,76 @@ class Masked(nn.Module):
         return h[h.sum(1) > -99]  # waits
 """
 PROGRAMS = {
+    "parts of a dict of layers": """
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleDict({"small": nn.Linear(4, 2), "large": nn.Linear(4, 3)})
+    def forward(self, x):
+        return {name: head(x) for name, head in self.heads.items()}
+heads = Heads().to(device)
+for x, y in batches():
+    out = heads(x)
+    if out["large"].mean() > 3:  # waits
+        break
+    if len(out) > 3:
+        break
+""",
+    "copies of dataclasses, and their fields as a dict": """
+from dataclasses import asdict, dataclass, replace
+@dataclass
+class Batch:
+    x: torch.Tensor
+    size: int = 4
+batch = Batch(torch.ones(4, 4, device=device))
+for x, y in batches():
+    scaled = replace(batch, x=batch.x * 2)
+    if scaled.x.mean() > 3:  # waits
+        break
+    if scaled.size > 9:
+        break
+    if asdict(batch)["x"].mean() > 3:  # waits
+        break
+""",
+    "the state of an optimizer, and operators of a class": """
+class Sum:
+    def __init__(self, value):
+        self.value = value
+    def __add__(self, other):
+        return self.value + other.value
+adam = torch.optim.Adam(model.parameters())
+for x, y in batches():
+    loss = model(x).sum()
+    adam.zero_grad()
+    loss.backward()
+    adam.step()
+    state = adam.state[model.weight]
+    if state["exp_avg"][0, 0] > 99:  # waits
+        break
+    if state["step"] > 99:
+        break
+    if Sum(loss) + Sum(loss) > 99999:  # waits
+        break
+""",
+    "mapped functions, parts of results of torch, and the largest of several pairs": """
+def total(row):
+    return row.sum()
+x = torch.randn(4, 4, device=device)
+for _, y in batches():
+    if torch.vmap(total)(x)[0] > 99:  # waits
+        break
+    found = torch.linalg.qr(x)
+    if found.R[0, 0] > 99:  # waits
+        break
+    best = max([(x.mean(), 1), (x.sum(), 2)], key=lambda pair: pair[1])
+    if best[0] > 99:  # waits
+        break
+    if best[1] > 99:
+        break
+    weights = torch.nn.utils.parameters_to_vector(model.parameters())
+    if weights.norm() > 99:  # waits
+        break
+""",
     "a function of autograd, its context and its gradients": """
 class Quantize(torch.autograd.Function):
     @staticmethod

@@ -135,6 +135,8 @@ def _of_numbers(frame: Frame, call: Call) -> Value:
         return join_elements(tensors)._replace(zero_dim=tensors[0].zero_dim)
     if any(value.kind is Kind.ARRAY for value in values):
         return ARRAY
+    if values and all(value.kind is Kind.TUPLE for value in values):  # `max(pairs, key=...)`
+        return join_elements(values)
     return UNKNOWN if any(value.kind is Kind.UNKNOWN for value in values) else HOST
 
 

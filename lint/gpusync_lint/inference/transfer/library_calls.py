@@ -40,6 +40,7 @@ from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
 from gpusync_lint.inference.transfer.iterators import call_itertools, reduced
 from gpusync_lint.inference.transfer.moves import device_of
+from gpusync_lint.inference.transfer.names import tensor_attributes
 from gpusync_lint.inference.transfer.torch_calls import call_torch, made_with
 from gpusync_lint.model.levels import Heat
 
@@ -62,6 +63,7 @@ NAMED_TUPLE = "collections.namedtuple()"
 _MODEL_FACTORIES = frozenset({"create_model", "from_pretrained"})
 _REARRANGING = frozenset({"rearrange", "repeat", "reduce", "einsum", "pack", "unpack"})
 """Functions of einops that return tensors."""
+_OF_DATACLASSES = frozenset({"replace", "asdict", "astuple"})
 _COMMAND_LINES = frozenset({"cli", "parse"})
 """Functions that create an instance of a class of settings from the command line."""
 
@@ -156,6 +158,8 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
         return Value(Kind.SCALER, made_with=made_with(call, "enabled"))
     if root == "einops" and last in _REARRANGING:
         return _call_einops(frame, last, call)
+    if root == "dataclasses" and last in _OF_DATACLASSES and call.first.kind is Kind.INSTANCE:
+        return _call_dataclass(frame, last, call)
     if root == "ignite":
         return _call_ignite(frame, last, call)
     if root == "torch":
@@ -241,6 +245,18 @@ def _call_standard_library(frame: Frame, root: str, last: str, call: Call) -> Va
     if root == "operator" and last in _OPERATORS and len(call.args) == 2:
         return combine(*call.args) if Kind.TENSOR in (call.args[0].kind, call.args[1].kind) else HOST
     return HOST
+
+
+def _call_dataclass(frame: Frame, last: str, call: Call) -> Value:
+    """`dataclasses.replace(batch, x=x)`, `asdict(batch)`, `astuple(batch)`."""
+    if last == "replace":
+        for name, value in call.kwargs.items():
+            frame.analysis.instances.set_attribute(call.first, name, value)
+        return call.first
+    held = tensor_attributes(frame, call.first)
+    if held is None:
+        return UNKNOWN
+    return dict_of((), held) if last == "asdict" else list_of(held)
 
 
 def _partial(call: Call) -> Value:

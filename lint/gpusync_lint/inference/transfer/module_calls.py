@@ -156,7 +156,7 @@ def module_method(frame: Frame, call: Call) -> Value | None:
         return UNKNOWN
     if name in _ADDING and call.args and call.args[-1].kind is Kind.MODULE:
         return _add_part(frame, call)
-    if name in ("values", "items") and module.elem is not None:
+    if name in ("values", "items") and (module.elem is not None or module.ref == "torch.nn.ModuleDict"):
         return list_of(part_of(module) if name == "values" else tuple_of([HOST, part_of(module)]))
     if name in ("forward", "__call__"):
         return call_module(frame, call._replace(callee=module))

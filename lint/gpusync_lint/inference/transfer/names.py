@@ -19,6 +19,7 @@ from gpusync_lint.domain.values import (
     HOST,
     UNKNOWN,
     Device,
+    Gradient,
     Kind,
     Value,
     alternatives,
@@ -67,6 +68,13 @@ _DISTRIBUTION_TENSORS = frozenset({"mean", "loc", "scale", "probs", "logits", "s
 _ACCELERATOR = external_name("accelerate.Accelerator()")
 _TENSORS_OF_ANY = frozenset({"grad", "saved_tensors"})
 """Attributes that hold tensors, whatever has them: of a parameter, and of the context of an autograd function."""
+_RESULT_FIELDS = frozenset(
+    {
+        "U", "S", "Vh", "Q", "R", "P", "L", "LU", "LD", "pivots", "info", "eigenvalues", "eigenvectors", "sign",
+        "logabsdet", "solution", "residuals", "inverse", "min", "max", "hist", "bin_edges", "mantissa", "exponent",
+    }
+)  # fmt: skip
+"""The names of parts of what functions of `torch` and `torch.linalg` return."""
 _MODULE_TENSORS = frozenset({"weight", "bias"})
 _ARRAY_FACTS = frozenset({"shape", "dtype", "size", "ndim"})
 
@@ -200,6 +208,21 @@ def _class_attribute(frame: Frame, base: Value, attr: str) -> Value:
     return frame.analysis.instances.attribute(frame.reader, base.ref, attr) or UNKNOWN
 
 
+def _list_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """A part of what a function of torch returns: `torch.linalg.svd(x).S`."""
+    return base.elem if base.elem is not None and attr in _RESULT_FIELDS else UNKNOWN
+
+
+def _optimizer_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    """The state of an optimizer, which is on the device of the parameters, except its count of steps."""
+    device = frame.assumed_device()
+    if attr == "state":
+        return dict_of((), dict_of((("step", tensor(Device.CPU)),), tensor(device)))
+    if attr == "param_groups":
+        return list_of(dict_of((("params", list_of(tensor(device, gradient=Gradient.FLOWS))),), HOST))
+    return UNKNOWN
+
+
 def _batch_attribute(frame: Frame, base: Value, attr: str) -> Value:
     """An attribute of an object that was moved to a device as a whole."""
     if torch_api.is_batch_attribute(attr):
@@ -243,8 +266,10 @@ _ATTRIBUTES: dict[Kind, Callable[[Frame, Value, str], Value]] = {
     Kind.MOVED: _batch_attribute,
     Kind.FOREIGN: _foreign_attribute,
     Kind.TUPLE: _tuple_attribute,
+    Kind.LIST: _list_attribute,
     Kind.ARRAY: _array_attribute,
     Kind.DISTRIBUTION: _distribution_attribute,
+    Kind.OPTIMIZER: _optimizer_attribute,
 }
 
 

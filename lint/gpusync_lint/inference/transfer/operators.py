@@ -41,6 +41,11 @@ _EITHER = ({Kind.TENSOR, Kind.ARRAY}, {Kind.TENSOR, Kind.HOST})
 """Kinds of results of a function that takes tensors as well as other values: which one it is depends on the caller."""
 _OF_BOOLEANS = frozenset({ast.BitAnd, ast.BitOr, ast.BitXor, ast.Mult, ast.Add})
 """Operators whose result is a boolean tensor if both operands are."""
+_METHODS = {
+    ast.Add: "__add__", ast.Sub: "__sub__", ast.Mult: "__mul__", ast.Div: "__truediv__", ast.MatMult: "__matmul__",
+    ast.Pow: "__pow__", ast.FloorDiv: "__floordiv__", ast.Mod: "__mod__", ast.BitAnd: "__and__", ast.BitOr: "__or__",
+}  # fmt: skip
+"""The methods of classes of the project that operators call."""
 _SCALING = frozenset({ast.Mult, ast.Div})
 
 
@@ -64,6 +69,10 @@ def binary(frame: Frame, node: ast.BinOp) -> Value:
         return _of_sequence(op, left, right)
     if left.kind in _HOST_KINDS and right.kind in _HOST_KINDS:
         return HOST
+    if left.kind is Kind.INSTANCE and op in _METHODS and left.definition is not None:
+        method = frame.analysis.project.classes.method(left.definition, _METHODS[op])
+        if method is not None:
+            return frame.analysis.call(frame, method, [left, right], {})
     return tensor(Device.GPU, certain=False) if Kind.MOVED in kinds else UNKNOWN
 
 

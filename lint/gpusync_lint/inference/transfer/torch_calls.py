@@ -158,7 +158,7 @@ def _graphed(frame: Frame, name: str, call: Call) -> Value | None:
 
 def _module(frame: Frame, name: str, call: Call) -> Value:
     made = made_with(call, "reduction", "momentum")
-    parts = _parts_of_container(call) if name in _MODULE_CONTAINERS else None
+    parts = _parts_of_container(call, name) if name in _MODULE_CONTAINERS else None
     return Value(Kind.MODULE, Device.CPU, ref=f"torch.{name}", elem=parts, made_with=made)
 
 
@@ -166,11 +166,16 @@ _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _MODULE_CONTAINERS = frozenset({"nn.Sequential", "nn.ModuleList", "nn.ModuleDict"})
 
 
-def _parts_of_container(call: Call) -> Value | None:
-    """Any of the modules that a container is made of; None if none of them is of a class of the project."""
+def _parts_of_container(call: Call, name: str) -> Value | None:
+    """Any of the modules that a container is made of; None if nothing is known of their classes.
+
+    What a `Sequential` of layers of torch returns is known without them.
+    """
     given = [one for value in call.args for one in (contents(value) if value.kind in _CONTAINERS else (value,))]
     given = [element(one) if one.kind is Kind.TUPLE else one for one in given]  # `OrderedDict([("name", module)])`
     parts = join_all([one for one in given if one.kind is Kind.MODULE])
+    if parts.ref is not None and name != "nn.Sequential":
+        return parts
     return parts if any(part.definition is not None for part in modules(parts)) else None
 
 
