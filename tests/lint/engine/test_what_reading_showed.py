@@ -291,3 +291,19 @@ def test_what_a_folder_for_data_prepares_is_on_the_host(lint, folder, codes):
     )
     found = lint(**{f"{folder}____init__": "", f"{folder}__crops": crop, "train": TRAINING + train})
     assert {finding.code for finding in found if finding.path.endswith("crops.py")} == codes
+
+
+def test_a_size_that_is_made_a_list_of_numbers_unless_it_is_one_is_no_tensor(lint):
+    source = """
+import torch
+def crop(image, extent):
+    if not isinstance(extent, (list, tuple)):
+        extent = extent.tolist()
+    height, width = extent
+    return image[:, : int(round(height / 2))]
+class Crop(torch.nn.Module):
+    def forward(self, image, extents):
+        return [crop(image, extents[i]) for i in range(len(image))]
+model = Crop().cuda()
+"""
+    assert {finding.code for finding in lint(source)} == {"GS203"}

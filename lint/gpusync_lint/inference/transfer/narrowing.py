@@ -71,23 +71,30 @@ def _names_of(classes: ast.expr) -> set[str]:
     return {(dotted_path(item) or "").rpartition(".")[2] for item in each}
 
 
-def narrow(frame: Frame, test: ast.expr, holds: bool) -> None:
-    """Narrow `x` by `isinstance(x, float)`. `holds`: whether the condition is true in this branch."""
+def narrow(frame: Frame, test: ast.expr, holds: bool, negated: bool = False) -> None:
+    """Narrow `x` by `isinstance(x, float)`.
+
+    Args:
+        frame: the run.
+        test: the condition.
+        holds: whether it is true in this branch.
+        negated: whether it stands behind `not`.
+    """
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        narrow(frame, test.operand, not holds)
+        narrow(frame, test.operand, not holds, not negated)
     elif isinstance(test, ast.BoolOp):
         if _decides_operands(test.op, holds):
             for operand in test.values:
-                narrow(frame, operand, holds)
+                narrow(frame, operand, holds, negated)
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "isinstance":
-        _narrow_by_class(frame, test.args[0], test.args[1], holds)
+        _narrow_by_class(frame, test.args[0], test.args[1], holds, negated)
     elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor" and holds:
         path = dotted_path(test.args[0])
         if path is not None and frame.values.get(test.args[0], UNKNOWN).kind is Kind.UNKNOWN:
             frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED))
 
 
-def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: bool) -> None:
+def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: bool, negated: bool) -> None:
     path = dotted_path(tested)
     if path is None:
         return
@@ -104,7 +111,10 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     if old.kind is Kind.UNKNOWN and holds and path in frame.evidence.arrays and names <= _OF_ARRAYS.keys():
         frame.store.set(path, join_all([_OF_ARRAYS[name] for name in sorted(names)]))
         return
-    value = (_nested(old, names) or _of_external_types(frame, old, names)) if holds else None
+    value = None
+    if holds:
+        # After `if not isinstance(size, tuple): size = size.tolist()`, it is a tuple of numbers as a rule.
+        value = (None if negated else _nested(old, names)) or _of_external_types(frame, old, names)
     if value is not None:
         frame.store.set(path, value)
     elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
