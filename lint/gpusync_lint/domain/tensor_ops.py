@@ -121,6 +121,10 @@ def device_comparison(op: type, left: Value, right: Value, names_cuda: bool) -> 
     """
     if left.kind is Kind.FLAG and op in (ast.Gt, ast.GtE, ast.NotEq):
         return left if left.const else None
+    if op is ast.In or op is ast.NotIn:  # `"cuda" in str(x.device)`
+        if right.kind is not Kind.DEVICE or not (is_gpu_string(left.const) or left.const == "cpu"):
+            return None
+        return GPU_PRESENT if (left.const != "cpu") is (op is ast.In) else GPU_ABSENT
     if op is not ast.Eq and op is not ast.NotEq:
         return None
     if isinstance(left.const, str) and not isinstance(right.const, str):

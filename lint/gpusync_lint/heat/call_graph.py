@@ -42,6 +42,7 @@ _NEVER_CALLED = FunctionHeat(Heat.ONCE, {})
 _NO_EVIDENCE: frozenset[StepEvidence] = frozenset()
 _UPDATES = frozenset({StepEvidence.UPDATE, StepEvidence.TRAINING})
 _GUARDS = (PathKind.GUARD, PathKind.FEW)
+_PARTS = frozenset({LoopForm.PART, LoopForm.HANDFUL, LoopForm.CASES})
 _LOOPS = frozenset({StepEvidence.STEP_LOOP, StepEvidence.ACCUMULATION, StepEvidence.TRAINING_LOOP, StepEvidence.PASS})
 
 
@@ -262,7 +263,8 @@ def _with_accumulation(found: set[StepEvidence]) -> set[StepEvidence]:
 
 def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
     """What a loop repeats that does not iterate over a data loader, from what is in it."""
-    if form is LoopForm.HANDFUL and found.isdisjoint(_UPDATES | _LOOPS):
+    few = found.isdisjoint(_UPDATES) if form is LoopForm.HANDFUL else form is LoopForm.CASES
+    if few and found.isdisjoint(_LOOPS):
         return LoopKind.EPOCHS
     if StepEvidence.TRAINING in found or found.isdisjoint(_LOOPS):
         return LoopKind.STEPS
@@ -279,7 +281,7 @@ def _kind(form: LoopForm | None, found: set[StepEvidence]) -> LoopKind:
 
 def _evidence_of_loop(form: LoopForm | None, kind: LoopKind, found: set[StepEvidence]) -> AbstractSet[StepEvidence]:
     """What a loop is evidence of for the code around it, if it does not iterate over a data loader."""
-    if form is LoopForm.PART or form is LoopForm.HANDFUL:
+    if form in _PARTS:
         return found
     if StepEvidence.PASS in found or (kind is LoopKind.EPOCHS and form is LoopForm.EPOCHS):
         return {StepEvidence.PASS}

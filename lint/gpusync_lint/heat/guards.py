@@ -117,6 +117,10 @@ class Conditions:
         operator, left, right = test.ops[0], test.left, test.comparators[0]
         if not isinstance(operator, ast.Eq if outcome else ast.NotEq) or not isinstance(left, ast.Name):
             return False
+        if outcome and isinstance(right, (ast.Name, ast.Attribute)) and is_counter_name(left.id):
+            label = right.id if isinstance(right, ast.Name) else right.attr
+            if label == f"start_{left.id}" or label == f"first_{left.id}":  # `epoch == args.start_epoch`
+                return True
         is_known = not any(isinstance(part, (ast.Subscript, ast.Mod)) for part in ast.walk(right))
         names = {part.id for part in _parts(right) if isinstance(part, ast.Name)}
         return left.id in self.counters and is_known and bool(names) and names.isdisjoint(self._bound_in_loops)

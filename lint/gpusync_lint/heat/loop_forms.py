@@ -26,6 +26,7 @@ _PART_METHODS = frozenset(
     {"parameters", "named_parameters", "modules", "named_modules", "children", "named_children", "buffers"}
 )
 _WRAPPERS = frozenset({"enumerate", "tqdm", "trange", "list", "iter", "zip", "reversed", "sorted", "track", "islice"})
+_DISPLAYS = (ast.Tuple, ast.List, ast.Set)
 _FEW = 10
 """The largest constant number of iterations that can be the parts of one step."""
 _HANDFUL = 5
@@ -42,9 +43,10 @@ def form_of(loop: Loop) -> LoopForm | None:
         return form
     if _is_range(iterable):
         return _form_of_range(iterable) or form
-    if isinstance(iterable, (ast.Tuple, ast.List, ast.Set)):
-        are_numbers = all(isinstance(getattr(one, "value", None), (int, float)) for one in iterable.elts)
-        return LoopForm.HANDFUL if are_numbers and 0 < len(iterable.elts) <= _HANDFUL else LoopForm.PART
+    if isinstance(iterable, _DISPLAYS):
+        return _form_of_listed(iterable.elts)
+    if _lists_combinations(iterable):
+        return LoopForm.CASES
     if isinstance(iterable, ast.Call) and getattr(iterable.func, "attr", "") in _PART_METHODS:
         return LoopForm.PART
     words = list(_names(iterable))
@@ -53,6 +55,23 @@ def form_of(loop: Loop) -> LoopForm | None:
     if any(_DATA.search(word) or word.endswith(LOADER_NAMES) for word in words + target):
         return LoopForm.DATA
     return _by_names(words)
+
+
+def _form_of_listed(elements: list[ast.expr]) -> LoopForm:
+    """What a loop over listed elements repeats: `for dtype in (torch.float, torch.double)`."""
+    if not elements:
+        return LoopForm.PART
+    if all(map(_is_case, elements)):
+        return LoopForm.CASES
+    is_handful = len(elements) <= _HANDFUL and not any(isinstance(one, ast.Starred) for one in elements)
+    return LoopForm.HANDFUL if is_handful else LoopForm.PART
+
+
+def _is_case(node: ast.expr) -> bool:
+    """Whether an element of a list is a setting: a text, a truth value, `torch.double`."""
+    if isinstance(node, ast.Constant):
+        return not isinstance(node.value, (int, float)) or isinstance(node.value, bool)
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch"
 
 
 def _form_of_range(call: ast.expr) -> LoopForm | None:
@@ -86,6 +105,13 @@ def _unwrapped(node: ast.expr) -> ast.expr:
             break
         node = node.args[0]
     return node
+
+
+def _lists_combinations(node: ast.expr) -> bool:
+    """Whether an iterable is the combinations of values that are listed: `itertools.product((1, 2), (True, False))`."""
+    if not isinstance(node, ast.Call) or (dotted_path(node.func) or "").rpartition(".")[2] != "product":
+        return False
+    return bool(node.args) and all(isinstance(arg, _DISPLAYS) for arg in node.args)
 
 
 def _is_range(node: ast.expr) -> bool:

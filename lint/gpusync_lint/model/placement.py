@@ -117,6 +117,8 @@ class LoopForm(Enum):
     """Parts of one step: parameters, layers, a small constant number of updates."""
     HANDFUL = "handful"
     """A handful of iterations: ``for index in range(3)``. They are parts of a step, or samples that are shown."""
+    CASES = "cases"
+    """Listed settings: ``for dtype in (torch.float, torch.double)``. What is done with each is a part, or a check."""
 
 
 class Call(NamedTuple):

@@ -307,3 +307,108 @@ class Crop(torch.nn.Module):
 model = Crop().cuda()
 """
     assert {finding.code for finding in lint(source)} == {"GS203"}
+
+
+DEVICES_OF_VALUES = {
+    "a value that has no method of tensors": """
+        def shown(**values):
+            for name, value in values.items():
+                if hasattr(value, "item"):
+                    value = value.item()
+                print("%.3f" % value)
+        """,
+    "a part for the host, by the text of the device": """
+        def shown(**values):
+            for name, value in values.items():
+                if "cuda" not in str(value.device):
+                    print(value.cpu().max().item())
+        """,
+}
+
+
+@pytest.mark.parametrize(("name", "lines"), list(zip(DEVICES_OF_VALUES, [{5}, set()], strict=True)))
+def test_what_is_no_tensor_or_on_the_host_does_not_wait(lint, name, lines):
+    code = """
+        for batch in []:
+            loss = model(batch).sum()
+            loss.backward()
+            shown(loss=loss)
+        """
+    found = lint(textwrap.dedent(DEVICES_OF_VALUES[name]) + TRAINING + textwrap.dedent(code))
+    assert {finding.span.line for finding in found} == lines
+
+
+SETTINGS = """
+class Check:
+    def test_gradients(self):
+        for dtype in {values}:
+            x = torch.tensor([1.0, 2.0], device="cuda", dtype=dtype, requires_grad=True)
+            model(x).sum().backward()
+Check().test_gradients()
+"""
+
+
+@pytest.mark.parametrize(
+    ("values", "heat"),
+    [
+        ("(torch.float, torch.double)", Heat.EPOCH),
+        ("itertools.product([1, 2, 3], (True, False))", Heat.EPOCH),
+        ("[first, second, third]", Heat.STEP),
+        ("batches", Heat.STEP),
+    ],
+)
+def test_a_loop_over_listed_settings_repeats_no_steps(lint, values, heat):
+    found = lint(TRAINING + SETTINGS.format(values=values))
+    assert {finding.heat for finding in found if finding.code == "GS502"} == {heat}
+
+
+@pytest.mark.parametrize(("values", "heat"), [("(first, second)", Heat.EPOCH), ("[a, b, c, d, e, f]", Heat.STEP)])
+def test_a_loop_over_a_handful_of_listed_samples_that_runs_a_model_repeats_no_steps(lint, values, heat):
+    code = f"for x in {values}:\n    print(model(x).sum().item())\n"
+    assert {finding.heat for finding in lint(TRAINING + code)} == {heat}
+
+
+METHODS = """
+import torch
+class Metric(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("total", torch.zeros(1, device="cuda"))
+    {decorator}
+    def {name}(self, old):
+        print(self.total.sum().item())
+    def {other}(self, values):
+        self.total += values.sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("decorator", "name", "other", "heat"),
+    [
+        ("", "compute", "update", Heat.ONCE),
+        ("", "compute", "combine", Heat.STEP),
+        ("@classmethod", "modified", "combine", Heat.ONCE),
+        ("", "modified", "combine", Heat.STEP),
+    ],
+)
+def test_methods_of_modules_that_end_an_evaluation_or_change_a_class_are_in_no_step(
+    lint, decorator, name, other, heat
+):
+    source = METHODS.format(decorator=decorator, name=name, other=other).replace(
+        "print(self", "print(torch.zeros(1, device='cuda').sum().item(), old" if decorator else "print(self"
+    )
+    assert {finding.heat for finding in lint(source)} == {heat}
+
+
+def test_what_runs_in_the_first_epoch_only_is_guarded(lint):
+    code = """
+        def validate(epoch, start_epoch):
+            for batch in DataLoader([]):
+                if epoch == start_epoch:
+                    print(model(batch.cuda(non_blocking=True)).sum().item())
+        for epoch in range(9):
+            validate(epoch, 0)
+        """
+    assert {finding.heat for finding in lint(TRAINING + textwrap.dedent(code)) if finding.code == "GS201"} == {
+        Heat.GUARDED
+    }

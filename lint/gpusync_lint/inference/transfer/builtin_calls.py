@@ -244,7 +244,7 @@ def _text(frame: Frame, call: Call) -> Value:
     """`str`, `repr`, `print`: the methods of instances of the project that convert them to text."""
     for value in call.args:
         as_text(frame, value)
-    return HOST
+    return call.first if call.first.kind is Kind.DEVICE else HOST  # `"cuda" in str(x.device)`
 
 
 def as_text(frame: Frame, value: Value) -> None:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _HOST_TYPES = frozenset({"int", "float", "str", "bool", "bytes", "complex", "Number", "Integral", "Real", "Path"})
 _TENSOR_TYPES = frozenset({"Tensor", "Parameter", "FloatTensor", "LongTensor"})
+_OF_TENSORS = frozenset({"item", "cpu", "cuda", "detach", "device", "dtype", "numpy", "shape", "tolist"})
+"""Attributes of every tensor: what lacks one of them is none."""
 _OWN_TYPES = {
     Kind.TENSOR: _TENSOR_TYPES,
     Kind.DICT: frozenset({"dict", "Mapping", "OrderedDict"}),
@@ -88,6 +90,11 @@ def narrow(frame: Frame, test: ast.expr, holds: bool, negated: bool = False) -> 
                 narrow(frame, operand, holds, negated)
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "isinstance":
         _narrow_by_class(frame, test.args[0], test.args[1], holds, negated)
+    elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "hasattr" and not holds:
+        path, name = dotted_path(test.args[0]), test.args[1]
+        is_tensor = frame.values.get(test.args[0], UNKNOWN).kind is Kind.TENSOR
+        if path is not None and is_tensor and isinstance(name, ast.Constant) and name.value in _OF_TENSORS:
+            frame.store.set(path, UNKNOWN)
     elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor" and holds:
         path = dotted_path(test.args[0])
         if path is not None and frame.values.get(test.args[0], UNKNOWN).kind is Kind.UNKNOWN:
