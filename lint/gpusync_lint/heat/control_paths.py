@@ -218,7 +218,7 @@ class _Block:
                 path = (*path, _GUARD, _EAGER)
             elif self._function.conditions.rarely(statement.test, holds):
                 path = (*path, self._function.guard(statement, path))
-            elif holds and self._in_loop and self._function.conditions.makes_once(statement):
+            elif self._in_loop and self._function.conditions.makes_once(statement, holds):
                 path = (*path, _FEW)
             elif self._function.defaults and contradicts(statement.test, holds, self._function.defaults):
                 path = (*path, _GUARD)

@@ -161,28 +161,41 @@ class Conditions:
             return False
         return limited.isdisjoint(self._bound_in_loops | _called_on(self._body, _EMPTYING))
 
-    def makes_once(self, statement: ast.If) -> bool:
+    def makes_once(self, statement: ast.If, holds: bool) -> bool:
         """Whether a block of a loop makes a local value that is None before: `if average is None: average = ...`.
 
-        Not if the loops of the function bind the name elsewhere too, except in the `else` and by `+=`.
+        Or one that is false, if the other block changes it: `if average: average += ... else: average = ...`.
+
+        Not if the loops of the function bind the name elsewhere too, except in the other block and by `+=`.
         """
-        test = statement.test
-        if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+        name = _missing(statement.test, holds)
+        if name is None:
             return False
-        right = test.comparators[0]
-        if not isinstance(test.ops[0], ast.Is) or not isinstance(right, ast.Constant) or right.value is not None:
-            return False
-        name = test.left.id
-        makes = sum(_binds(node, name) for node in walk_block(statement.body))
+        block, other = (statement.body, statement.orelse) if holds else (statement.orelse, statement.body)
+        makes = sum(_binds(node, name) for node in walk_block(block))
         if not makes:
             return False
-        changes = sum(_binds(node, name) for node in walk_block(statement.orelse))
+        changes = sum(_binds(node, name) for node in walk_block(other))
+        if not changes and not isinstance(statement.test, ast.Compare):
+            return False  # `if not done: done = tokens.eq(end).all().item()`
         return makes + changes == self._times_bound_in_loops[name]
 
     def counts_with(self, test: ast.expr, names: AbstractSet[str]) -> bool:
         """Whether a condition counts with some of the names, and with no other counter."""
         found = {part.id for part in _parts(test) if isinstance(part, ast.Name)}
         return not found.isdisjoint(names) and (found - names).isdisjoint(self.counters)
+
+
+def _missing(test: ast.expr, holds: bool) -> str | None:
+    """The name that is None or false where a condition has an outcome: `average is None`, `not average`."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _missing(test.operand, not holds)
+    if isinstance(test, ast.Name):
+        return None if holds else test.id
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, ast.Name):
+        return None
+    is_none = isinstance(test.comparators[0], ast.Constant) and test.comparators[0].value is None
+    return test.left.id if is_none and isinstance(test.ops[0], ast.Is if holds else ast.IsNot) else None
 
 
 def _binds(node: ast.AST, name: str) -> bool:

@@ -92,17 +92,19 @@ def unseen_heat(fn: FunctionDef, classes: ClassHierarchy) -> Unseen:
         return Unseen.STEP  # it takes the place of a method: `model.forward = our_forward`
     is_method = fn.cls is not None and not fn.name.startswith("__") and not _SET_UP.match(fn.name)
     if is_method and fn.cls is not None and classes.is_module(fn.cls):
-        if fn.kind == "class" or _ends_evaluation(fn.name, fn.cls, classes):
+        if fn.kind == "class" or _ends_evaluation(fn, classes):
             return Unseen.NOTHING
         return Unseen.MODEL if _SELDOM.match(fn.name) else Unseen.STEP
     is_part = _MAY_BE_STEP.match(fn.name) or (fn.cls is not None and fn.name == "__call__")
     return Unseen.MODEL if is_part else Unseen.NOTHING
 
 
-def _ends_evaluation(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
+def _ends_evaluation(fn: FunctionDef, classes: ClassHierarchy) -> bool:
     """Whether a method computes a metric from what `update()` has gathered, for an epoch as a rule."""
-    return name in ("compute", "_compute") and any(
-        "update" in base.methods if not isinstance(base, str) else base in METRIC_BASES for base in classes.lineage(cls)
+    if fn.name not in ("compute", "_compute") or fn.cls is None or isinstance(fn.node, ast.Module):
+        return False
+    return len(fn.node.args.args) == 1 and any(
+        base in METRIC_BASES if isinstance(base, str) else "update" in base.methods for base in classes.lineage(fn.cls)
     )
 
 

@@ -375,7 +375,7 @@ class Metric(torch.nn.Module):
         super().__init__()
         self.register_buffer("total", torch.zeros(1, device="cuda"))
     {decorator}
-    def {name}(self, old):
+    def {name}(self{old}):
         print(self.total.sum().item())
     def {other}(self, values):
         self.total += values.sum()
@@ -391,11 +391,10 @@ class Metric(torch.nn.Module):
         ("", "modified", "combine", Heat.STEP),
     ],
 )
-def test_methods_of_modules_that_end_an_evaluation_or_change_a_class_are_in_no_step(
-    lint, decorator, name, other, heat
-):
-    source = METHODS.format(decorator=decorator, name=name, other=other).replace(
-        "print(self", "print(torch.zeros(1, device='cuda').sum().item(), old" if decorator else "print(self"
+def test_methods_of_modules_that_end_an_evaluation_or_change_a_class_are_in_no_step(lint, decorator, name, other, heat):
+    old = ", old" if name != "compute" else ""
+    source = METHODS.format(decorator=decorator, name=name, other=other, old=old).replace(
+        "self.total.sum()", "torch.zeros(1, device='cuda').sum()" if decorator else "self.total.sum()"
     )
     assert {finding.heat for finding in lint(source)} == {heat}
 
@@ -412,3 +411,20 @@ def test_what_runs_in_the_first_epoch_only_is_guarded(lint):
     assert {finding.heat for finding in lint(TRAINING + textwrap.dedent(code)) if finding.code == "GS201"} == {
         Heat.GUARDED
     }
+
+
+@pytest.mark.parametrize(
+    ("blocks", "heat"),
+    [
+        ("if mean:\n        mean = 0.9 * mean\n    else:\n        mean = loss.item()", Heat.GUARDED),
+        ("if not mean:\n        mean = loss.item()\n    else:\n        mean = mean * 0.9", Heat.GUARDED),
+        ("if not mean:\n        mean = loss.item()", Heat.STEP),
+        ("if mean is not None:\n        pass\n    else:\n        mean = loss.item()", Heat.GUARDED),
+        ("if mean:\n        mean = loss.item()", Heat.STEP),
+        ("if not mean:\n        mean = loss.item()\n    mean = None", Heat.STEP),
+        ("if mean is not None:\n        mean = loss.item()", Heat.STEP),
+    ],
+)
+def test_a_running_mean_begins_once(lint, blocks, heat):
+    code = f"mean = None\nfor x in []:\n    loss = model(x).sum()\n    loss.backward()\n    {blocks}\n"
+    assert {finding.heat for finding in lint(TRAINING + code) if finding.code == "GS201"} == {heat}
