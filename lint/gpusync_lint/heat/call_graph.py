@@ -145,6 +145,12 @@ class _Steps:
         found = self._found.get(key, _NO_EVIDENCE)
         return unseen is Unseen.STEP or (unseen is Unseen.MODEL and bool(found) and found.isdisjoint(_LOOPS))
 
+    def convention(self, key: Key) -> Heat:
+        """How often a framework calls a function. A task that passes over data is a whole training."""
+        node = self._graph[key]
+        is_training = node.is_task and StepEvidence.PASS in self._found.get(key, _NO_EVIDENCE)
+        return Heat.ONCE if is_training else node.convention
+
     def _analyze(self, group: list[Key]) -> None:
         """Find the evidence in functions that call each other, after that in all other functions that they call."""
         if len(group) == 1:
@@ -332,7 +338,7 @@ def _entry_heats(graph: CallGraph, steps: _Steps) -> dict[Key, FunctionHeat]:
     definitions: dict[Key, list[Call]] = {}
     """By function, the functions that are defined in it and that nothing visible calls."""
     for key, node in graph.items():
-        entries[key] = node.convention
+        entries[key] = steps.convention(key)
         if key in called:
             continue
         if node.convention is Heat.ONCE and steps.is_step(key):

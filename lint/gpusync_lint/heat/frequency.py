@@ -36,7 +36,7 @@ from gpusync_lint.model.placement import (
     loops_of,
 )
 from gpusync_lint.project.entry_points import unit_of_convention
-from gpusync_lint.project.framework_callbacks import convention_heat, feeds_loader, unseen_heat
+from gpusync_lint.project.framework_callbacks import convention_heat, feeds_loader, is_task, unseen_heat
 from gpusync_lint.project.symbols import ClassDef
 from gpusync_lint.syntax.traversal import walk_block
 
@@ -220,6 +220,7 @@ class FrequencyRecorder:
             unit=self._runs.callback_unit(fn) or unit_of_convention(fn, self._classes),
             unseen=unseen_heat(fn, self._classes),
             outer=self._definition(fn),
+            is_task=is_task(fn),
         )
         effects = self._runs.effects(fn)
         recognized = unit_loops(fn)

@@ -1,4 +1,4 @@
-"""Conditions that hold in few steps only: every so many steps, in the first steps, until a flag is cleared.
+"""Conditions that hold in few steps only: every so many steps, in the first steps, until a flag is cleared, or for NaN.
 
 A condition on the rank of a process, or on a switch that is set once (`if verbose:`), is none of them: where it holds
 at all, it holds in every step.
@@ -68,7 +68,7 @@ class Conditions:
 
         Not `step % 100 != 0`, which holds in most steps, nor `step % 2 == 0`.
         """
-        return self.periodic(test, outcome) or self._holds_at_first(test, outcome)
+        return self.periodic(test, outcome) or self._holds_at_first(test, outcome) or _is_not_finite(test, outcome)
 
     def periodic(self, test: ast.expr, outcome: bool = True) -> bool:
         """Whether a condition has an outcome every so many steps: `step % 100 == 0`, `if should_log: ...`."""
@@ -184,6 +184,25 @@ class Conditions:
         """Whether a condition counts with some of the names, and with no other counter."""
         found = {part.id for part in _parts(test) if isinstance(part, ast.Name)}
         return not found.isdisjoint(names) and (found - names).isdisjoint(self.counters)
+
+
+def _is_not_finite(test: ast.expr, outcome: bool) -> bool:
+    """Whether a condition has an outcome only where values are infinite or NaN: `if torch.isnan(loss).any():`."""
+    while True:
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, (ast.Not, ast.Invert)):
+            test, outcome = test.operand, not outcome
+        elif isinstance(test, ast.Call):
+            name = (dotted_path(test.func) or getattr(test.func, "attr", "")).rpartition(".")[2]
+            if name in ("isnan", "isinf", "isfinite"):
+                return outcome is (name != "isfinite")
+            if isinstance(test.func, ast.Attribute) and name in ("any", "all", "item"):
+                test = test.args[0] if test.args else test.func.value
+            elif test.args and name == "bool":
+                test = test.args[0]
+            else:
+                return False
+        else:
+            return False
 
 
 def _missing(test: ast.expr, holds: bool) -> str | None:

@@ -175,6 +175,8 @@ class FunctionNode(NamedTuple):
     """The lines of its loops that yield, if it is a generator."""
     feeds_loader: bool = False
     """Whether a data loader iterates over what it yields, by the class that it belongs to."""
+    is_task: bool = False
+    """Whether it runs elsewhere, once for each call: under ``@ray.remote``."""
 
 
 CallGraph = dict["Key", FunctionNode]

@@ -77,7 +77,7 @@ def convention_heat(fn: FunctionDef, classes: ClassHierarchy) -> Heat:
             heat = event_heat(decorator.args[0])
             if heat is not None:
                 return heat
-    if _is_task(fn) or unit_of_convention(fn, classes) is not None:
+    if is_task(fn) or unit_of_convention(fn, classes) is not None:
         return Heat.STEP
     if fn.cls is not None and (_EVERY_STEP.match(fn.name) or _is_step_method(fn.name, fn.cls, classes)):
         return Heat.STEP
@@ -130,7 +130,7 @@ def _is_step_method(name: str, cls: ClassDef, classes: ClassHierarchy) -> bool:
     return any(name in _overrides(base.rpartition(".")[2]) for base in bases)
 
 
-def _is_task(fn: FunctionDef) -> bool:
+def is_task(fn: FunctionDef) -> bool:
     """Whether a function runs elsewhere, once for each call: under `@ray.remote`, or a method that is called so."""
     owner = fn.node if fn.cls is None else fn.cls.node
     if not any(_name(fn, decorator) in foreign.tasks() for decorator in getattr(owner, "decorator_list", ())):

@@ -428,3 +428,32 @@ def test_what_runs_in_the_first_epoch_only_is_guarded(lint):
 def test_a_running_mean_begins_once(lint, blocks, heat):
     code = f"mean = None\nfor x in []:\n    loss = model(x).sum()\n    loss.backward()\n    {blocks}\n"
     assert {finding.heat for finding in lint(TRAINING + code) if finding.code == "GS201"} == {heat}
+
+
+@pytest.mark.parametrize(
+    ("body", "heat"),
+    [
+        ("for epoch in range(9):\n        for x in DataLoader([]):\n            model(x).sum().backward()", Heat.ONCE),
+        ("model(task).sum().backward()", Heat.STEP),
+    ],
+)
+def test_a_remote_task_that_is_a_whole_training_is_no_step(lint, body, heat):
+    code = f"import ray\n@ray.remote\ndef run(task):\n    {body}\n    print(model.weight.sum().item())\n"
+    calls = "for task in range(9):\n    run.remote(task)\n"
+    assert {finding.heat for finding in lint(TRAINING + code + calls) if finding.code == "GS201"} == {heat}
+
+
+@pytest.mark.parametrize(
+    ("condition", "heat"),
+    [
+        ("torch.isnan(loss).any()", Heat.GUARDED),
+        ("not bool(torch.isfinite(loss).all())", Heat.GUARDED),
+        ("(~loss.isfinite()).any().item()", Heat.GUARDED),
+        ("torch.isfinite(loss)", Heat.STEP),
+        ("not torch.isnan(loss)", Heat.STEP),
+        ("torch.any(loss)", Heat.STEP),
+    ],
+)
+def test_what_runs_for_nan_only_is_guarded(lint, condition, heat):
+    code = f"for x in []:\n    loss = model(x).sum()\n    loss.backward()\n    if {condition}:\n        loss.tolist()\n"
+    assert {finding.heat for finding in lint(TRAINING + code) if finding.code == "GS203"} == {heat}
