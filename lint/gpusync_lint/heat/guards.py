@@ -192,7 +192,7 @@ def _is_not_finite(test: ast.expr, outcome: bool) -> bool:
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, (ast.Not, ast.Invert)):
             test, outcome = test.operand, not outcome
         elif isinstance(test, ast.Call):
-            name = (dotted_path(test.func) or getattr(test.func, "attr", "")).rpartition(".")[2]
+            name = test.func.attr if isinstance(test.func, ast.Attribute) else getattr(test.func, "id", "")
             if name in ("isnan", "isinf", "isfinite"):
                 return outcome is (name != "isfinite")
             if isinstance(test.func, ast.Attribute) and name in ("any", "all", "item"):
