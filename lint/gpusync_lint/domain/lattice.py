@@ -94,6 +94,10 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
         return b._replace(certain=False) if other is Kind.TENSOR else b
     if kind in _SEQUENCES and other in _SEQUENCES:
         return list_of(join(element(a), element(b), depth + 1))
+    if kind is Kind.TENSOR and other in _CONTAINERS:
+        return _join_tensor_and_container(a, b, depth)
+    if other is Kind.TENSOR and kind in _CONTAINERS:
+        return _join_tensor_and_container(b, a, depth)
     return UNKNOWN
 
 
@@ -140,6 +144,7 @@ def widened(old: Value, new: Value) -> Value:
 
 
 _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
+_CONTAINERS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _IN_UNIONS = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.UNION, Kind.LAMBDA})
 _MAX_ALTERNATIVES = 6
 
@@ -185,7 +190,14 @@ def _join_tensors(a: Value, b: Value, depth: int) -> Value:
         # A mask on one path only, as in `if mask is not None: x = x[mask]`, may never be used.
         gradient=min(a.gradient, b.gradient) or max(a.gradient, b.gradient),
     )
+    if a.elem is not None or b.elem is not None:
+        joined = joined._replace(elem=_join_optional(a.elem, b.elem, depth + 1))
     return joined if a.ref is None or a.ref != b.ref else joined._replace(ref=a.ref)
+
+
+def _join_tensor_and_container(tensor: Value, container: Value, depth: int) -> Value:
+    """The results of a function that returns a tensor, or a tuple with that tensor in it if it is asked for more."""
+    return tensor._replace(elem=_join_optional(tensor.elem, container, depth + 1))
 
 
 def _join_modules(a: Value, b: Value, depth: int) -> Value:
@@ -303,6 +315,10 @@ def element(value: Value) -> Value:
     """An element of an iterable: what a loop over it binds."""
     kind = value.kind
     if kind is Kind.TENSOR:
+        if value.elem is not None:
+            inside = element(value.elem)
+            joined = join(element(value._replace(elem=None)), inside)
+            return joined if joined.kind else inside
         boolean = value.boolean and value.certain
         same = value.zero_dim is None and boolean is value.boolean
         return value if same else value._replace(zero_dim=None, boolean=boolean)

@@ -165,7 +165,8 @@ class Value(NamedTuple):
     elem: Value | None = None
     """Each element of a list, each batch of a loader, or the value of every key of a dict that `items` lacks.
 
-    Of a module that contains others: any of those, if one of them is of a class of the project.
+    Of a module that contains others: any of those, if one of them is of a class of the project. Of a tensor: the tuple,
+    list or dict that it may be instead, where paths meet; unknown if it may be several of these.
 
     None if there is none: the list is empty, as far as is known.
     """
@@ -316,7 +317,9 @@ def tensor_like(
     """A tensor on the device of another one, and in pageable memory if the other one is."""
     if not other.pageable and other.ref is None:
         return tensor(other.device, certain, zero_dim, boolean, pinned, gradient)
-    return other._replace(certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned, gradient=gradient)
+    return other._replace(
+        certain=certain, zero_dim=zero_dim, boolean=boolean, pinned=pinned, elem=None, gradient=gradient
+    )
 
 
 def tuple_of(items: Iterable[Value]) -> Value:

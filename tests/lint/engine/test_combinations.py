@@ -213,6 +213,36 @@ for batch in DataLoader(Dicts(), 2, collate_fn=collate):
     model(batch["x"]).mean().backward()
     opt.step()
 """,
+    "a tensor or a tuple": """
+def scores(values, extras=()):
+    result = values * 2
+    if extras:
+        result = (result, *extras)
+    return result
+def powers(values, count=1):
+    found = [values ** number for number in range(1, count + 1)]
+    return found[0] if len(found) == 1 else found
+for step in range(20):
+    with torch.no_grad():
+        if scores(x).sum() > 99:  # waits
+            break
+        both = scores(x, (x + 1,))
+        if both[1].sum() > 99:  # waits
+            break
+        if isinstance(both, tuple):
+            both = both[0]
+        if both.sum() > 99:  # waits
+            break
+        if powers(x).sum() > 99:  # waits
+            break
+        first, second = powers(x, 2)
+        if second.sum() > 99:  # waits
+            break
+        if both is not None and powers(x, 3):
+            pass
+    model(x).mean().backward()
+    opt.step()
+""",
     "a container that is moved both ways": """
 class Held:
     def __init__(self, first, second):

@@ -99,7 +99,8 @@ def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
 
 
 def _unpack(frame: Frame, targets: list[ast.expr], value: Value) -> None:
-    items = value.items if value.kind is Kind.TUPLE else None
+    held = value.elem if value.kind is Kind.TENSOR and value.elem is not None else value
+    items = held.items if held.kind is Kind.TUPLE else None
     starred = any(isinstance(target, ast.Starred) for target in targets)
     if items is not None and len(items) == len(targets) and not starred:
         for target, item in zip(targets, items, strict=True):
@@ -146,6 +147,8 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
     path = dotted_path(target.value)
     if path is None:
         return
+    if base.elem is not None and base.elem.kind is Kind.DICT and isinstance(index.const, str):
+        base = base.elem
     if base.kind is Kind.DICT:
         pairs = base.items or ()
         if isinstance(index.const, str) and len(pairs) < MAX_KEYS:

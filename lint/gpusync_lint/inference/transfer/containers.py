@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
-from gpusync_lint.domain.lattice import element, join_elements, lookup, part_of
+from gpusync_lint.domain.lattice import element, join, join_elements, lookup, part_of
 from gpusync_lint.domain.tensor_ops import indexed_gradient
 from gpusync_lint.domain.values import (
     GPU_TENSOR,
@@ -140,6 +140,13 @@ def subscript(frame: Frame, node: ast.Subscript) -> Value:
 
 
 def _item_of_tensor(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
+    if base.elem is not None and base.elem.kind:
+        item = _SUBSCRIPTS[base.elem.kind](frame, node, base.elem, index)
+        if isinstance(index.const, str):
+            return item
+        if not isinstance(node.slice, ast.Slice):
+            joined = join(item, _item_of_tensor(frame, node, base._replace(elem=None), index))
+            return joined if joined.kind else item
     if isinstance(index.const, str):  # a batch that is a dict
         return base
     return tensor_like(base, base.certain, None, base.boolean, False, indexed_gradient(base, index))

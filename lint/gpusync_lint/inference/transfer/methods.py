@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 _NEVER_MOVED = frozenset({Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN})
 _LOGGING_PREFIXES = ("add_", "log_", "set_post")
 """Prefixes of the names of methods that log or display their arguments."""
+_CONTAINER_METHODS = frozenset({"items", "keys", "values", "get", "pop", "update", "append", "extend", "insert"})
+"""Methods that show that what may be a tensor or a container is a container."""
 _SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
 _SAVING = frozenset({"save_for_backward", "save_for_forward"})
 _APPENDING = frozenset({"append", "add", "appendleft"})
@@ -28,6 +30,9 @@ _APPENDING = frozenset({"append", "add", "appendleft"})
 
 def call_method(frame: Frame, call: Call) -> Value | None:
     """The result of a method; None if the kind of the receiver does not decide it."""
+    held = call.receiver.elem
+    if held is not None and held.kind and call.receiver.kind is Kind.TENSOR and call.method in _CONTAINER_METHODS:
+        call = call._replace(receiver=held)
     kind = call.receiver.kind
     if call.method in MOVES and kind not in _NEVER_MOVED:
         return move(frame, call)

@@ -178,6 +178,9 @@ def _host_attribute(frame: Frame, base: Value, attr: str) -> Value:
 
 
 def _tensor_attribute(frame: Frame, base: Value, attr: str) -> Value:
+    if base.elem is not None:
+        of_container = _ATTRIBUTES[base.elem.kind](frame, base.elem, attr) if base.elem.kind in _ATTRIBUTES else UNKNOWN
+        return of_container if of_container.kind else tensor_attribute(base._replace(elem=None), attr)
     return tensor_attribute(base, attr)
 
 

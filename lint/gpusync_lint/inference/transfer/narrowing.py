@@ -35,6 +35,7 @@ _OWN_TYPES = {
     Kind.TUPLE: frozenset({"list", "tuple", "Sequence"}),
 }
 """By kind, the names of the classes of such values, of which what is no instance is another value."""
+_ANY_CONTAINER = _OWN_TYPES[Kind.DICT] | _OWN_TYPES[Kind.LIST]
 _TESTED = frozenset().union(*_OWN_TYPES.values(), _HOST_TYPES, {"ndarray"})
 _NO_TYPES: frozenset[str] = frozenset()
 _SHOWN = {"ndarray": ARRAY}
@@ -56,8 +57,9 @@ def is_instance(frame: Frame, test: ast.expr) -> bool | None:
     """The result of `isinstance(x, dict)` for a tensor or a container; None if it is not known."""
     if not isinstance(test, ast.Call) or not tests_class(test):
         return None
-    kind = frame.values.get(test.args[0], UNKNOWN).kind if test.args else Kind.UNKNOWN
-    if kind not in _OWN_TYPES:
+    value = frame.values.get(test.args[0], UNKNOWN) if test.args else UNKNOWN
+    kind = value.kind
+    if kind not in _OWN_TYPES or (kind is Kind.TENSOR and value.elem is not None):
         return None
     if len(test.args) == 1:  # `torch.is_tensor(x)`
         return kind is Kind.TENSOR
@@ -95,9 +97,14 @@ def narrow(frame: Frame, test: ast.expr, holds: bool, negated: bool = False) -> 
         is_tensor = frame.values.get(test.args[0], UNKNOWN).kind is Kind.TENSOR
         if path is not None and is_tensor and isinstance(name, ast.Constant) and name.value in _OF_TENSORS:
             frame.store.set(path, UNKNOWN)
-    elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor" and holds:
+    elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor":
         path = dotted_path(test.args[0])
-        if path is not None and frame.values.get(test.args[0], UNKNOWN).kind is Kind.UNKNOWN:
+        old = frame.values.get(test.args[0], UNKNOWN)
+        if path is None:
+            return
+        if old.elem is not None:
+            frame.store.set(path, _tensor_or_container(old, _TENSOR_TYPES, holds))
+        elif holds and old.kind is Kind.UNKNOWN:
             frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED))
 
 
@@ -108,6 +115,9 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     each = classes.elts if isinstance(classes, ast.Tuple) else [classes]
     names = _names_of(classes)
     old = frame.values.get(tested, UNKNOWN)
+    if old.kind is Kind.TENSOR and old.elem is not None:
+        frame.store.set(path, _tensor_or_container(old, names, holds))
+        return
     known = [frame.eval(item) for item in each]
     if known and all(value.kind is Kind.CLASS for value in known):
         frame.store.set(path, _of_classes(frame, old, [value.ref for value in known], holds))
@@ -120,20 +130,31 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
         return
     value = None
     if holds:
-        # After `if not isinstance(size, tuple): size = size.tolist()`, it is a tuple of numbers as a rule.
-        value = (None if negated else _nested(old, names)) or _of_external_types(frame, old, names)
+        value = _nested(old, names, negated) or _of_external_types(frame, old, names)
     if value is not None:
         frame.store.set(path, value)
     elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
         frame.store.set(path, UNKNOWN)
 
 
-def _nested(old: Value, names: set[str]) -> Value | None:
+def _tensor_or_container(old: Value, names: set[str] | frozenset[str], holds: bool) -> Value:
+    """What may be a tensor or a container, where it is, or is not, an instance of some classes."""
+    tensor, container = old._replace(elem=None), old.elem or UNKNOWN
+    is_tensor, is_container = (
+        bool(names & _OWN_TYPES.get(one.kind, _ANY_CONTAINER)) is holds for one in (tensor, container)
+    )
+    return old if is_tensor is is_container else tensor if is_tensor else container
+
+
+def _nested(old: Value, names: set[str], negated: bool) -> Value | None:
     """A container of tensors, where something that was taken for a tensor is tested to be one."""
     if old.kind is not Kind.TENSOR or old.certain:
         return None
     if names <= _OWN_TYPES[Kind.LIST]:
-        return list_of(old)
+        # After `if not isinstance(size, tuple): size = size.tolist()`, it is a tuple of numbers as a rule.
+        return list_of(HOST if negated else old)
+    if negated:
+        return None
     return dict_of((), old) if names <= _OWN_TYPES[Kind.DICT] else None
 
 

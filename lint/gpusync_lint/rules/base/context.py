@@ -285,6 +285,8 @@ class RuleContext:
         Only tensors with one element can be tested. So if only a convention says that this is a tensor, and it is not
         known to be 0-dimensional, it is probably a number.
         """
+        if value.elem is not None:  # `if items:` asks whether a container is empty
+            return None
         confidence = self.confidence(value)
         return (
             Confidence.LOW
