@@ -111,6 +111,23 @@ def is_gpu_string(text: object) -> bool:
     return isinstance(text, str) and text.startswith(("cuda", "gpu", "xpu", "hip"))
 
 
+def device_of(value: Value) -> Device | None:
+    """The device that a value specifies; None if it specifies none."""
+    if value.kind is Kind.DEVICE:
+        return value.device
+    if isinstance(value.const, str):
+        if value.const.startswith("cpu"):
+            return Device.CPU
+        named = accelerators.named(value.const)
+        if named is not None:
+            return named
+        if is_gpu_string(value.const) or value.const == "auto":
+            return Device.GPU
+    if value.kind is Kind.HOST and isinstance(value.const, int) and not isinstance(value.const, bool):
+        return Device.GPU
+    return None
+
+
 def device_comparison(op: type, left: Value, right: Value, names_cuda: bool) -> Value | None:
     """Whether a comparison asks if there is a GPU; None if it asks for something else.
 
