@@ -87,8 +87,9 @@ def indexed_gradient(base: Value, index: Value) -> Gradient:
         if part.kind is Kind.TENSOR and part.boolean and part.on_device:
             found = max(found, Gradient.THROUGH_MASK)
         elif part.certain and not part.zero_dim and not part.boolean:
+            # A list or an array becomes a tensor on the device, which the backward pass uses again.
             is_host_tensor = part.kind is Kind.TENSOR and part.device is Device.CPU
-            found = max(found, Gradient.THROUGH_INDEX) if is_host_tensor or part.kind is Kind.ARRAY else found
+            found = max(found, Gradient.THROUGH_INDEX) if is_host_tensor else found
     return found
 
 

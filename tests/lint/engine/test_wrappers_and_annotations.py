@@ -145,6 +145,50 @@ def train(gpu):
 show()
 train(0)
 """,
+    "tensors that were computed without a graph": """
+class Prior(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.means = nn.Parameter(torch.randn(6, 4))
+        self.out = nn.Linear(4, 3)
+    def forward(self, x):
+        return self.out(x)
+    @torch.no_grad()
+    def sample(self):
+        z = self.means[torch.randint(0, 6, (5,)), :]  # waits
+        return z * 2
+    def look(self):
+        with torch.no_grad():
+            z = self.means[torch.randint(0, 6, (5,))]  # waits
+        return z
+    def tracked(self):
+        return self.means[torch.randint(0, 6, (5,)), :]  # waits
+model = Prior().to(device)
+opt = torch.optim.SGD(model.parameters(), 0.1)
+for step in range(8):
+    opt.zero_grad()
+    model(model.sample()).mean().backward()
+    model(model.look()).mean().backward()
+    model(model.tracked()).mean().backward()  # waits
+    opt.step()
+""",
+    "indices that are lists and arrays": """
+import numpy
+chosen = numpy.array([0, 2])
+places = torch.tensor([0, 2])
+weight = torch.randn(6, 4, device=device, requires_grad=True)
+opt = torch.optim.SGD([weight], 0.1)
+for step in range(8):
+    first = weight[chosen].sum()  # waits
+    first.backward()
+    second = weight[:, chosen].sum()  # waits
+    second.backward()
+    third = weight[[0, 2]].sum()  # waits
+    third.backward()
+    fourth = weight[places].sum()  # waits
+    fourth.backward()  # waits
+    opt.step()
+""",
     "anomaly detection around a backward pass": """
 model = nn.Linear(4, 3).to(device)
 opt = torch.optim.SGD(model.parameters(), 0.1)
