@@ -69,7 +69,7 @@ def is_module_name(dotted: str) -> bool:
         return True
     return (
         dotted.startswith(roots.module_classes())
-        and last[:1].isupper()
+        and last.lstrip("_")[:1].isupper()  # `torch.nn.modules.loss._Loss`
         and not last.endswith(_NOT_MODULES)
         and ".functional" not in dotted
         and ".utils." not in dotted

@@ -28,6 +28,7 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from gpusync_lint.catalogue import foreign
+from gpusync_lint.domain.tensor_ops import device_of
 from gpusync_lint.domain.values import (
     ARRAY_ELEMENT,
     GPU_DEVICE,
@@ -89,9 +90,9 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
     if kind is other:
         return _JOINS.get(kind, _join_to_unknown)(a, b, depth)
     if other in _ABSORBS.get(kind, ()):
-        return a._replace(certain=False) if kind is Kind.TENSOR else a
+        return _absorb(a, b)
     if kind in _ABSORBS.get(other, ()):
-        return b._replace(certain=False) if other is Kind.TENSOR else b
+        return _absorb(b, a)
     if kind in _SEQUENCES and other in _SEQUENCES:
         return list_of(join(element(a), element(b), depth + 1))
     if kind is Kind.TENSOR and other in _CONTAINERS:
@@ -99,6 +100,15 @@ def join(a: Value, b: Value, depth: int = 0) -> Value:
     if other is Kind.TENSOR and kind in _CONTAINERS:
         return _join_tensor_and_container(b, a, depth)
     return UNKNOWN
+
+
+def _absorb(a: Value, b: Value) -> Value:
+    if a.kind is Kind.TENSOR:
+        return a._replace(certain=False)
+    if a.kind is Kind.DEVICE and b.const is not None:  # `device = 0`, `device = "cuda"`
+        device = device_of(b)
+        return a if device is None else _join_devices(a, Value(Kind.DEVICE, device), 0)
+    return a
 
 
 def _has_class(value: Value) -> bool:

@@ -87,8 +87,9 @@ def indexed_gradient(base: Value, index: Value) -> Gradient:
         if part.kind is Kind.TENSOR and part.boolean and part.on_device:
             found = max(found, Gradient.THROUGH_MASK)
         elif part.certain and not part.zero_dim and not part.boolean:
+            # A list or an array becomes a tensor on the device, which the backward pass uses again.
             is_host_tensor = part.kind is Kind.TENSOR and part.device is Device.CPU
-            found = max(found, Gradient.THROUGH_INDEX) if is_host_tensor or part.kind is Kind.ARRAY else found
+            found = max(found, Gradient.THROUGH_INDEX) if is_host_tensor else found
     return found
 
 
@@ -109,6 +110,23 @@ def selects(index: Value) -> bool:
 def is_gpu_string(text: object) -> bool:
     """Whether a constant is the name of a GPU: `"cuda:0"`."""
     return isinstance(text, str) and text.startswith(("cuda", "gpu", "xpu", "hip"))
+
+
+def device_of(value: Value) -> Device | None:
+    """The device that a value specifies; None if it specifies none."""
+    if value.kind is Kind.DEVICE:
+        return value.device
+    if isinstance(value.const, str):
+        if value.const.startswith("cpu"):
+            return Device.CPU
+        named = accelerators.named(value.const)
+        if named is not None:
+            return named
+        if is_gpu_string(value.const) or value.const == "auto":
+            return Device.GPU
+    if value.kind is Kind.HOST and isinstance(value.const, int) and not isinstance(value.const, bool):
+        return Device.GPU
+    return None
 
 
 def device_comparison(op: type, left: Value, right: Value, names_cuda: bool) -> Value | None:

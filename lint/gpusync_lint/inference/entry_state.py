@@ -131,7 +131,7 @@ class EntryStates:
         if parameter.on_host:
             return argument if argument is not None and argument.kind is Kind.HOST else parameter.fallback
         if argument is not None and argument.kind is not Kind.UNKNOWN and argument.kind is not Kind.NONE:
-            return argument
+            return parameter.fallback if parameter.is_module and argument.kind is Kind.TENSOR else argument
         if parameter.default_name:
             default = (self._scopes.module_name(reader, parameter.default_name) or UNKNOWN)._replace(const=None)
             if default.kind:
@@ -224,7 +224,8 @@ class EntryStates:
         if arg.annotation is not None:
             annotated = self._annotations.of(reader, arg.annotation)
             if annotated.kind:
-                return Parameter(name, name, annotated, on_host=annotated.kind is Kind.HOST, on_cpu=on_cpu)
+                on_host, is_module = annotated.kind is Kind.HOST, annotated.kind is Kind.MODULE
+                return Parameter(name, name, annotated, on_host, is_module=is_module, on_cpu=on_cpu)
         fallback = _default(default) if default is not None else UNKNOWN
         if not fallback.kind and has_tensors and arg.annotation is None and not _is_setting(name):
             device = self._devices.assumed_device(reader.fn)

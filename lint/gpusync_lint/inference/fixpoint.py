@@ -295,8 +295,10 @@ class Inference:
             result = UNKNOWN
         if result.kind is not Kind.HOST and fn.is_short:
             result = self._result_for(state, tuple(args), kwargs, result)
-        if result.kind is Kind.UNKNOWN and node.returns is not None:
-            return self.annotations.of(caller.reader, node.returns)
+        if node.returns is not None and (result.kind is Kind.UNKNOWN or result.kind is Kind.TENSOR):
+            declared = self.annotations.of(caller.reader, node.returns)
+            if result.kind is Kind.UNKNOWN or declared.kind is Kind.MODULE:  # a tensor is no module
+                return declared
         return result
 
     def _is_due(self, state: FunctionState, widened: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gpusync_lint.domain.environment import Environment
 from gpusync_lint.domain.lattice import join, widened
 from gpusync_lint.domain.training_idioms import stops_gradients
-from gpusync_lint.domain.values import HOST, UNKNOWN, Kind, Value, any_tensor
+from gpusync_lint.domain.values import HOST, UNKNOWN, Gradient, Kind, Value, any_tensor, with_gradient
 from gpusync_lint.inference.summaries import Interpreter
 from gpusync_lint.inference.tables import EXPRESSIONS, STATEMENTS
 from gpusync_lint.project.class_hierarchy import is_stub
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from gpusync_lint.project.resolution import Project
     from gpusync_lint.project.symbols import FunctionDef
 
+_COMPUTING = (ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.IfExp)
+"""Expressions that compute tensors. Others give another name to one, or hold several."""
 _MAX_RUNS = 2
 """How often a body is executed if an iteration of a loop reads a value that a later statement of the loop binds."""
 
@@ -240,6 +242,14 @@ class Frame:
     def is_in_batch_loop(self) -> bool:
         """Whether the current statement is inside a loop over a data loader."""
         return any(loop in self.summary.effects.batch_loops for loop in self.loops)
+
+    def computed(self, node: ast.expr) -> Value:
+        """The value of an expression. What is computed without a graph has no gradient; another name of it keeps it."""
+        value = self.eval(node)
+        may_flow = value.gradient or value.kind is Kind.TUPLE
+        if may_flow and isinstance(node, _COMPUTING) and not self.tracks_gradients():
+            return with_gradient(value, Gradient.NONE)
+        return value
 
     def tracks_gradients(self) -> bool:
         """Whether torch records a graph here, as far as the function shows."""

@@ -29,6 +29,8 @@ class Parameter(NamedTuple):
     """Whether its annotation is that of a number or a string, which overrides the arguments."""
     default_name: str = ""
     """The name of the module that is its default value; empty if the default is something else."""
+    is_module: bool = False
+    """Whether its annotation is that of a module, which a tensor is not."""
     on_cpu: bool = False
     """Whether its default is the device `"cpu"`, which holds if all calls in the project leave it out."""
 

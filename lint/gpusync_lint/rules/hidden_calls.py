@@ -44,7 +44,11 @@ class AnomalyDetection(Rule):
         "torch.autograd.set_detect_anomaly(total > 1)",
         "torch.autograd.set_detect_anomaly(True, check_nan=False)",
     )
-    INVALID: ClassVar = ("torch.autograd.set_detect_anomaly(True)", "with torch.autograd.detect_anomaly(): model(x)")
+    INVALID: ClassVar = (
+        "torch.autograd.set_detect_anomaly(True)",
+        "with torch.autograd.detect_anomaly(): model(x)",
+        "with torch.autograd.detect_anomaly(): model(x).sum().backward()",
+    )
 
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
@@ -59,7 +63,11 @@ class AnomalyDetection(Rule):
             mode = keyword(node, "mode") or next(iter(positional(node)), None)
             if context.value(mode).const is not True:
                 return
-        yield Report("anomaly-detection", node, Confidence.MEDIUM, heat=self._heat(context))
+        passes = list(_backward_passes(context.statement, node))
+        for each, statement in passes:
+            yield Report("anomaly-detection", each, Confidence.MEDIUM, highlight_name=True, heat_statement=statement)
+        if not passes:
+            yield Report("anomaly-detection", node, Confidence.MEDIUM, heat=self._heat(context))
 
     def _heat(self, context: RuleContext) -> Heat | None:
         """`STEP` if the mode remains enabled for the training around the statement and no setting asks for it."""
@@ -68,6 +76,15 @@ class AnomalyDetection(Rule):
             return None
         trains = any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in walk_block(fn.node.body))
         return Heat.STEP if trains or fn.is_module else None
+
+
+def _backward_passes(statement: ast.stmt, call: ast.Call) -> Iterator[tuple[ast.Call, ast.stmt]]:
+    """The backward passes in the body of a `with` that a call opens, which wait, each with its statement."""
+    if not isinstance(statement, ast.With) or not any(item.context_expr is call for item in statement.items):
+        return
+    for inner in walk_block(statement.body):
+        if isinstance(inner, ast.Expr) and isinstance(inner.value, ast.Call) and method(inner.value) == "backward":
+            yield inner.value, inner
 
 
 class ReadingOptimizer(Rule):

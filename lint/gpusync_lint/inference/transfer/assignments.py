@@ -22,7 +22,7 @@ MAX_KEYS = 64
 @executes(ast.Assign)
 def assign(frame: Frame, node: ast.Assign) -> None:
     """`target = other = value`."""
-    value = frame.eval(node.value)
+    value = frame.computed(node.value)
     for target in node.targets:
         if isinstance(target, ast.Tuple) and value.kind is not Kind.TUPLE and isinstance(node.value, ast.Call):
             value = frame.tuples_of_call().get(len(target.elts), value)

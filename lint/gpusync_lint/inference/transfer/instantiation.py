@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+from gpusync_lint.domain import torch_api
 from gpusync_lint.domain.values import UNKNOWN, Device, Kind, Value
 from gpusync_lint.inference.tables import Call, calls
 from gpusync_lint.inference.transfer.library_calls import data_loader
@@ -34,6 +35,19 @@ def instantiate(frame: Frame, call: Call) -> Value:
         for name, value in [*zip(fields, call.args, strict=False), *call.kwargs.items()]:
             if name in fields:
                 frame.analysis.instances.set_attribute(instance, name, value)
+    return _wrapped(frame, cls, instance, call) if instance.kind is Kind.MODULE else instance
+
+
+def _wrapped(frame: Frame, cls: ClassDef, instance: Value, call: Call) -> Value:
+    """What an instance of a class of modules does: that of a subclass of `DataParallel` calls the module in it."""
+    module = next((value for value in call.values if value.kind is Kind.MODULE), None)
+    classes = frame.analysis.project.classes
+    names = classes.external_bases(cls) if module is not None else ()
+    if not any(entry.gives == "argument" for name in names for entry in torch_api.returns(name.removeprefix("torch."))):
+        return instance
+    if module is None or classes.method(cls, "forward") is None:
+        return module or instance
+    frame.analysis.instances.set_attribute(instance, "module", module)
     return instance
 
 

@@ -10,7 +10,7 @@ from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import accelerators, python_api
 from gpusync_lint.domain.external_names import engine_of, is_module_name
 from gpusync_lint.domain.lattice import element
-from gpusync_lint.domain.tensor_ops import combine
+from gpusync_lint.domain.tensor_ops import combine, device_of
 from gpusync_lint.domain.torch_api import engines
 from gpusync_lint.domain.values import (
     ARRAY,
@@ -39,7 +39,6 @@ from gpusync_lint.inference.transfer.builtin_calls import call_builtin, dict_fro
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.foreign_calls import call_foreign_function
 from gpusync_lint.inference.transfer.iterators import call_itertools, reduced
-from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.names import tensor_attributes
 from gpusync_lint.inference.transfer.torch_calls import call_torch, made_with
 from gpusync_lint.model.levels import Heat

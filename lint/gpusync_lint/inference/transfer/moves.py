@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.lattice import join_all
-from gpusync_lint.domain.tensor_ops import is_gpu_string
+from gpusync_lint.domain.tensor_ops import device_of
 from gpusync_lint.domain.values import (
     CPU_TENSOR,
     GUESSED,
@@ -112,23 +112,6 @@ def _target(frame: Frame, call: Call) -> Device | None:
                 return Device.GPU
             if value.kind in (Kind.UNKNOWN, Kind.MOVED):
                 return frame.assumed_device()
-    return None
-
-
-def device_of(value: Value) -> Device | None:
-    """The device that a value specifies; None if it specifies none."""
-    if value.kind is Kind.DEVICE:
-        return value.device
-    if isinstance(value.const, str):
-        if value.const.startswith("cpu"):
-            return Device.CPU
-        named = accelerators.named(value.const)
-        if named is not None:
-            return named
-        if is_gpu_string(value.const) or value.const == "auto":
-            return Device.GPU
-    if value.kind is Kind.HOST and isinstance(value.const, int) and not isinstance(value.const, bool):
-        return Device.GPU
     return None
 
 

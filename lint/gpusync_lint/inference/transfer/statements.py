@@ -32,7 +32,7 @@ def expression(frame: Frame, node: ast.Expr) -> None:
 @executes(ast.Return)
 def return_value(frame: Frame, node: ast.Return) -> None:
     """`return value`."""
-    frame.record_return(frame.eval(node.value) if node.value is not None else HOST)
+    frame.record_return(frame.computed(node.value) if node.value is not None else HOST)
 
 
 @executes(ast.If)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain import accelerators, torch_api
 from gpusync_lint.domain.lattice import element, join_all
-from gpusync_lint.domain.tensor_ops import combine, multiplied_gradient
+from gpusync_lint.domain.tensor_ops import combine, device_of, multiplied_gradient
 from gpusync_lint.domain.values import (
     CPU_TENSOR,
     DTYPE,
@@ -32,7 +32,6 @@ from gpusync_lint.domain.values import (
     with_device,
 )
 from gpusync_lint.inference.transfer import captures
-from gpusync_lint.inference.transfer.moves import device_of
 from gpusync_lint.inference.transfer.tensor_methods import operation
 
 if TYPE_CHECKING:
