@@ -83,8 +83,9 @@ class IndexRead(Rule):
             return index.certain
         if isinstance(node, _SURE_INDEX):
             return True
-        if index.kind is Kind.LIST and index.elem is not None and is_number(index.elem):
-            return True
+        if index.kind is Kind.LIST and index.elem is not None:
+            if is_number(index.elem) or (index.elem.kind is Kind.ARRAY and index.elem.certain):
+                return True
         return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
 
 

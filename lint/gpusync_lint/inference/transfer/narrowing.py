@@ -33,6 +33,7 @@ _OWN_TYPES = {
     Kind.TUPLE: frozenset({"list", "tuple", "Sequence"}),
 }
 """By kind, the names of the classes of such values, of which what is no instance is another value."""
+_CONTAINERS = frozenset().union(*(names for kind, names in _OWN_TYPES.items() if kind is not Kind.TENSOR))
 _TESTED = frozenset().union(*_OWN_TYPES.values(), _HOST_TYPES, {"ndarray"})
 _NO_TYPES: frozenset[str] = frozenset()
 _SHOWN = {"ndarray": ARRAY}
@@ -88,10 +89,12 @@ def narrow(frame: Frame, test: ast.expr, holds: bool, negated: bool = False) -> 
                 narrow(frame, operand, holds, negated)
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "isinstance":
         _narrow_by_class(frame, test.args[0], test.args[1], holds, negated)
-    elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor" and holds:
+    elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor":
         path = dotted_path(test.args[0])
-        if path is not None and frame.values.get(test.args[0], UNKNOWN).kind is Kind.UNKNOWN:
-            frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED))
+        kind = frame.values.get(test.args[0], UNKNOWN).kind
+        if path is not None and kind is (Kind.UNKNOWN if holds else Kind.TENSOR):
+            guessed = Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED)
+            frame.store.set(path, guessed if holds else UNKNOWN)
 
 
 def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: bool, negated: bool) -> None:
@@ -115,10 +118,34 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     if holds:
         # After `if not isinstance(size, tuple): size = size.tolist()`, it is a tuple of numbers as a rule.
         value = (None if negated else _nested(old, names)) or _of_external_types(frame, old, names)
+        if value is None and old.kind is Kind.HOST and names <= _CONTAINERS:
+            value = _declared(frame, path, names)  # its default is a number, which it is not
     if value is not None:
         frame.store.set(path, value)
     elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
         frame.store.set(path, UNKNOWN)
+
+
+def _declared(frame: Frame, path: str, names: set[str]) -> Value:
+    """The container among the types that a parameter is declared with: `alpha: float | tuple[float, Tensor]`."""
+    arguments = getattr(frame.fn.node, "args", None)
+    found = [one for one in ast.walk(arguments) if isinstance(one, ast.arg)] if arguments is not None else []
+    annotation = next((one.annotation for one in found if one.arg == path), None)
+    for declared in _alternatives(annotation) if annotation is not None else ():
+        value = frame.declared(declared)
+        if names <= _OWN_TYPES.get(value.kind, _NO_TYPES):
+            return value
+    return UNKNOWN
+
+
+def _alternatives(annotation: ast.expr) -> list[ast.expr]:
+    """The types of a union: `float | tuple[float, Tensor]`, `Union[...]`, `Optional[...]`."""
+    if isinstance(annotation, ast.BinOp):
+        return [*_alternatives(annotation.left), *_alternatives(annotation.right)]
+    if isinstance(annotation, ast.Subscript) and (dotted_path(annotation.value) or "").endswith(("Union", "Optional")):
+        parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        return [one for part in parts for one in _alternatives(part)]
+    return [annotation]
 
 
 def _nested(old: Value, names: set[str]) -> Value | None:
