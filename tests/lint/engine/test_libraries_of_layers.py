@@ -124,6 +124,67 @@ def simulate(times):
         x = x.cpu()
 simulate(9)
 """,
+    "targets of one assignment": """
+net = nn.Linear(4, 4).to(device)
+def spline(x):
+    y, slope = torch.zeros_like(x), torch.zeros_like(x)
+    inside_interval_mask = x > 0
+    if torch.any(inside_interval_mask):  # waits
+        y[inside_interval_mask], slope[inside_interval_mask] = parts(x)  # waits
+    return y, slope
+def parts(x):
+    return x.flatten(), x.abs().flatten()
+host, other = torch.zeros(4), torch.zeros(4)
+for i in range(9):
+    y, slope = spline(net(torch.zeros(4, device=device)))
+    host[:], other[:] = torch.ones(4), slope  # waits
+    y, host[:] = torch.ones(4), torch.ones(4)
+""",
+    "dicts of which a loop replaces the values": """
+net = nn.Linear(4, 4).to(device)
+for i in range(9):
+    batch = {"x": np.zeros((4, 4)), "u": np.zeros(4)}
+    for key in batch.keys():
+        if key == "u":
+            batch[key] = torch.tensor(batch[key], dtype=torch.long)
+        else:
+            batch[key] = torch.tensor(batch[key], dtype=torch.float32)
+    x, u = batch["x"], batch["u"]
+    y = net(x.cuda())  # waits
+    u = u.cuda()  # waits
+    sums = {"x": torch.zeros(4), "y": torch.zeros(4)}
+    for key, value in sums.items():
+        sums[key] = value.cuda()  # waits
+    print(sums["y"].sum().item())  # waits
+""",
+    "one of many classes": """
+class Base:
+    def __init__(self):
+        self.net = nn.Linear(4, 4).to(device)
+"""
+    + "".join(
+        f"class Policy{number}(Base):\n    def learn(self, x):\n        return self.net(x.cuda())  # waits\n"
+        for number in range(9)
+    )
+    + """
+class Agents:
+    def __init__(self, args):
+        if args.name == "0":
+            self.policy = Policy0()
+"""
+    + "".join(
+        f"        elif args.name == '{number}':\n            self.policy = Policy{number}()\n" for number in range(1, 9)
+    )
+    + """
+        else:
+            raise ValueError(args.name)
+    def train(self):
+        return self.policy.learn(torch.from_numpy(np.zeros(4)))
+def main(args):
+    agents = Agents(args)
+    for step in range(9):
+        agents.train()
+""",
 }
 
 
