@@ -406,8 +406,8 @@ def _is_constructor(key: Key) -> bool:
 
 
 def _is_step(key: Key) -> bool:
-    """Whether a function is named as a step: `integrator.step`, `euler_step`."""
-    return key[1].endswith((".step", "_step"))
+    """Whether a function is named as a step: `integrator.step`."""
+    return key[1] == "step" or key[1].endswith(".step")
 
 
 def _is_step_in(call: Call, function: FunctionHeat) -> bool:

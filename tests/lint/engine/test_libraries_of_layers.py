@@ -110,7 +110,7 @@ class Integrator:
         for _ in range(times):
             self.where += 0.1
         return self.where.cpu()  # waits
-def halve_step(x):
+def step(x):
     return x / 2 if x.max() > 0 else x  # waits
 def simulate(times):
     world = Integrator(torch.zeros(4, device=device))
@@ -119,7 +119,7 @@ def simulate(times):
         print(world.where.max().item())  # waits
     x = world.where
     for i in range(times):
-        x = halve_step(x)
+        x = step(x)
     for i in range(times):
         x = x.cpu()
 simulate(9)
