@@ -5,7 +5,7 @@
 Each repository is linted by itself. A statement is *hot* if it waited in at least half of the measured steps of a run.
 A finding is on a statement if their lines overlap; of a compound statement, its header counts.
 
-    recall      hot statements with a finding: a warning (heat ``step``), or also a note (``guarded``, ``epoch``), or at
+    recall      hot statements with a finding: a warning (heat ``step`` or ``capture``), or also a note (``guarded``, ``epoch``), or at
                 any heat (``--heat once``). Own code: the wait is made by the statement or by torch below it, not by
                 another installed library.
     precision   of the findings on statements that ran at least 3 times, those whose statement waited at least once
@@ -35,7 +35,9 @@ from typing import Any
 from repositories import HALVES
 
 ROOT = Path(__file__).resolve().parents[2]
-NOTES = frozenset({"step", "guarded", "epoch"})
+WARNINGS = frozenset({"step", "capture"})
+"""The heats of findings about waits that a plain `gpusync lint` shows as warnings."""
+NOTES = WARNINGS | {"guarded", "epoch"}
 
 Span = tuple[int, int]
 """First and last line of a statement."""
@@ -100,7 +102,7 @@ class Score:
         """The figures as text."""
         rows = [f"{self.runs} runs of {self.repositories} repositories"]
         for name, statements in (("own code", self.own), ("with libraries", self.hot)):
-            shares = [self.recall(statements, accepted) for accepted in (frozenset({"step"}), NOTES, None)]
+            shares = [self.recall(statements, accepted) for accepted in (WARNINGS, NOTES, None)]
             texts = [
                 f"{label} {_percent(share)}"
                 for label, share in zip(("default", "with notes", "--heat once"), shares, strict=True)
@@ -108,7 +110,7 @@ class Score:
             rows.append(
                 f"recall, {name}: {len(statements)} statements that wait in half of the steps: {', '.join(texts)}"
             )
-        for label, accepted in (("warnings", frozenset({"step"})), ("warnings and notes", NOTES)):
+        for label, accepted in (("warnings", WARNINGS), ("warnings and notes", NOTES)):
             share, total = self.precision(accepted)
             rows.append(f"precision of {label}: {_percent(share)} of {total} findings on statements that ran")
         return rows
@@ -233,7 +235,7 @@ def score(truths: list[dict[str, Any]], sources: Path, jobs: int = 2) -> Score:
 def misses(result: Score, sources: Path) -> list[str]:
     """Each hot statement of own code without a warning, and each warning that the runs contradict, as Markdown."""
     files = Sources(sources)
-    cool = [each for each in result.own if "step" not in result.heats[each]]
+    cool = [each for each in result.own if not result.heats[each] & WARNINGS]
     rows = ["# Statements that wait in at least half of the steps and have no warning", ""]
     rows += result.lines()
     for title, chosen in (
@@ -253,7 +255,7 @@ def misses(result: Score, sources: Path) -> list[str]:
             rows.append(f"- {path}:{each[1][0]} `{files.text(each)}`")
             runs = ", ".join(sorted(set(entry.runs)))
             rows.append(f"  in {_percent(entry.share)} of the steps of {runs}; finding: {told}{via}")
-    warned = [entry for entry in result.wrong if entry[1]["heat"] == "step"]
+    warned = [entry for entry in result.wrong if entry[1]["heat"] in WARNINGS]
     rows += ["", f"## Warnings on statements that ran and never waited: {len(warned)}", ""]
     for statement, finding in warned:
         rows.append(f"- {statement[0]}:{statement[1][0]} `{files.text(statement)}`")

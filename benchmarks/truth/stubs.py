@@ -198,7 +198,8 @@ def old_numpy() -> None:
 
     kinds = {"float": float, "int": int, "bool": bool, "object": object, "complex": complex, "unicode_": np.str_}
     renamed = {"float_": np.float64, "complex_": np.complex128, "Inf": np.inf, "Infinity": np.inf, "NaN": np.nan}
-    for name, value in {**kinds, **renamed}.items():
+    functions = {"product": np.prod}
+    for name, value in {**kinds, **renamed, **functions}.items():
         if name not in vars(np):
             setattr(np, name, value)
 

@@ -37,6 +37,7 @@ WAITING = {
     "torch.repeat_interleave(idx)": {STREAM: 2},
     "x[[0, 1]]": {STREAM: 1},
     "x[cidx]": {STREAM: 1},
+    "x[c > 0] = 0.0": {STREAM: 3},
     # tensors read by kernels
     "x.masked_fill(m, s)": {STREAM: 1},
     "x.index_fill_(0, idx, s)": {STREAM: 1},

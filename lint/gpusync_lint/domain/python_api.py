@@ -24,6 +24,14 @@ NUMPY_OF_NUMBERS = frozenset(
     }
 )  # fmt: skip
 """Functions of NumPy that return a number if their arguments are numbers."""
+NUMPY_SEVERAL = frozenset(
+    {
+        "nonzero", "tril_indices", "tril_indices_from", "triu_indices", "triu_indices_from", "diag_indices",
+        "diag_indices_from", "mask_indices", "unravel_index", "ix_", "meshgrid", "split", "array_split", "hsplit",
+        "vsplit", "dsplit", "broadcast_arrays",
+    }
+)  # fmt: skip
+"""Functions of NumPy that return a tuple or a list of arrays; `where` with a single argument does as well."""
 CONVERSIONS = frozenset(
     {
         "builtins.float", "builtins.int", "builtins.complex", "builtins.bool", "builtins.range", "builtins.hex",

@@ -170,6 +170,8 @@ class _Steps:
             return _NO_EVIDENCE
         in_loops: dict[int, set[StepEvidence]] = {}
         """By loop, the evidence in it and in no loop inside it; 0 for what is in no loop."""
+        advancing: set[int] = set()
+        """The loops that call a function that is named as a step, as those of simulations do."""
         guards: set[int] = set()
         for kind, path in node.evidence:
             loops = loops_of(path)
@@ -183,9 +185,13 @@ class _Steps:
             found = self._found.get(call.callee, _NO_EVIDENCE)
             if _is_constructor(call.callee):  # it runs a part of what it makes, to know a size or to initialize it
                 found -= {StepEvidence.MODEL}
-            if not found or call.callee == key:
+            if call.callee == key:
                 continue
             loops = loops_of(call.path)
+            if loops and _is_step(call.callee):
+                advancing.add(loops[-1])
+            if not found:
+                continue
             is_part = found == {StepEvidence.MODEL} and node.in_module and self._graph[call.callee].is_helper
             inside = in_loops.setdefault(loops[-1] if loops and not is_part else 0, set())
             if found & _LOOPS:  # the model is called in that loop, and perhaps once more
@@ -195,6 +201,8 @@ class _Steps:
             if StepEvidence.PASS in found and any(one.kind in _GUARDS for one in call.path):
                 found -= {StepEvidence.PASS}  # an evaluation now and then
             inside |= found
+        for loop in advancing - in_loops.keys():
+            in_loops[loop] = {StepEvidence.MODEL}
         if in_loops.keys() - {0} or node.data_loops:
             self._classify(key, node, in_loops)
         if guards:
@@ -403,6 +411,11 @@ def _with_units(
 
 def _is_constructor(key: Key) -> bool:
     return key[1].rpartition(".")[2] == "__init__"
+
+
+def _is_step(key: Key) -> bool:
+    """Whether a function is named as a step: `integrator.step`."""
+    return key[1] == "step" or key[1].endswith(".step")
 
 
 def _is_step_in(call: Call, function: FunctionHeat) -> bool:

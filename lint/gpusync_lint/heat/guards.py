@@ -372,4 +372,5 @@ def is_counter_name(label: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def _is_periodic(label: str) -> bool:
-    return _PERIODIC.search(label) is not None
+    # `inside_interval_mask` is no condition on steps.
+    return not label.lower().endswith("mask") and _PERIODIC.search(label) is not None

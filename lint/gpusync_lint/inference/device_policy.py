@@ -19,7 +19,7 @@ from gpusync_lint.domain.values import Device
 from gpusync_lint.inference.dependencies import BUILT_ON_DEVICE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from gpusync_lint.inference.callers import Callers
     from gpusync_lint.inference.class_facts import ClassFacts
@@ -134,7 +134,11 @@ class DevicePolicy:
     def _is_data_class(self, cls: ClassDef) -> bool:
         if self._classes.is_records(cls):
             return True
-        names = (base if isinstance(base, str) else base.name for base in self._project.classes.lineage(cls))
+        classes = self._project.classes
+        if classes.is_module(cls):  # a `FeatureExtractor` or a `Transform` of the project that has weights is a model
+            names: Iterable[str] = classes.external_bases(cls)
+        else:
+            names = (base if isinstance(base, str) else base.name for base in classes.lineage(cls))
         return any(name.rpartition(".")[2].endswith(_DATA_CLASSES) for name in names)
 
     def uses_gpu_by_default(self, file: ModuleDef) -> bool:

@@ -70,7 +70,7 @@ class DistributionChecks(Rule):
     """Creating a distribution, or computing a probability, with validation enabled (the default)."""
 
     nodes = (ast.Call,)
-    calls = ("torch.distributions.*", "log_prob", "class.__call__")
+    calls = ("torch.distributions.*", "log_prob", "class.__call__", "__init__")
     barriers = ("distribution-validation", "distribution-construction")
     VALID: ClassVar = (
         "torch.distributions.Normal(v, v, validate_args=False)",
@@ -94,7 +94,10 @@ class DistributionChecks(Rule):
         text = context.file.text
         off = "set_default_validate_args" in text and _VALIDATES_NOTHING.search(text) is not None
         dotted = context.qualified_name(node.func)
-        if dotted.startswith("torch.distributions."):
+        if isinstance(node.func, ast.Attribute) and method(node) == "__init__":
+            if not off:
+                yield from self._of_base(node, node.func.value, context)
+        elif dotted.startswith("torch.distributions."):
             made = context.value(node)
             if off or made.argument("validate_args").const is False:
                 yield from self._construction(made, node, context)
@@ -123,6 +126,20 @@ class DistributionChecks(Rule):
         ):
             confidence = Confidence.HIGH if made.device > Device.ASSUMED else Confidence.MEDIUM
             yield Report("distribution-validation", node, confidence, highlight_name=tail)
+
+    def _of_base(self, node: ast.Call, base: ast.expr, context: RuleContext) -> Iterator[Report]:
+        """`super().__init__(loc, scale)` in a class that derives from a distribution."""
+        is_distribution = context.value(base).kind is Kind.DISTRIBUTION
+        if not is_distribution and not context.qualified_name(base).startswith("torch.distributions."):
+            return
+        if context.value(keyword(node, "validate_args")).const is False:
+            return
+        given = [context.value(arg) for arg in (*positional(node), *(one.value for one in node.keywords))]
+        confidences = [context.confidence(value) for value in given if value.on_device]
+        if confidences:
+            is_high = Confidence.HIGH in confidences
+            confidence = Confidence.HIGH if is_high else Confidence.MEDIUM
+            yield Report("distribution-validation", node, confidence, highlight_name=True)
 
     def _construction(self, made: Value, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         if made.kind is not Kind.DISTRIBUTION or made.device < Device.ASSUMED:

@@ -83,7 +83,8 @@ class IndexRead(Rule):
             return index.certain
         if isinstance(node, _SURE_INDEX):
             return True
-        if index.kind is Kind.LIST and index.elem is not None and is_number(index.elem):
+        each = index.elem if index.kind is Kind.LIST else None
+        if each is not None and (is_number(each) or (each.kind is Kind.ARRAY and each.certain)):
             return True
         return isinstance(node, ast.Call) and context.qualified_name(node.func) == "builtins.range"
 
@@ -200,7 +201,7 @@ class IndexWrite(Rule):
             return
         stored = stored_value(node, context)
         if stored is not None:
-            yield from self._store(node, context.value(stored), context)
+            yield from self._store(node, stored, context)
 
     def _store(self, target: ast.Subscript, value: Value, context: RuleContext) -> Iterator[Report]:
         confidence = context.confidence(context.value(target.value))

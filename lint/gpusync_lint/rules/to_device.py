@@ -188,7 +188,7 @@ class TensorFromData(Rule):
     def check(self, node: ast.Call, context: RuleContext) -> Iterator[Report]:
         """Check a call."""
         dotted = context.qualified_name(node.func)
-        given = next(iter(positional(node)), None)
+        given = next(iter(positional(node)), None) or keyword(node, "data")
         if given is None or (isinstance(given, (ast.List, ast.Tuple)) and not given.elts):
             return  # nothing to copy
         data = context.value(given)

@@ -91,7 +91,7 @@ class StoreToHost(Rule):
         if isinstance(node, ast.Subscript):
             stored = stored_value(node, context)
             if stored is not None and not isinstance(context.value(node.slice).const, str):
-                yield from self._judge(context.value(node.value), context.value(stored), context, node, False, False)
+                yield from self._judge(context.value(node.value), stored, context, node, False, False)
         elif method(node) == "copy_" and isinstance(node.func, ast.Attribute):
             source = positional(node)
             if source:

@@ -302,14 +302,15 @@ def _announce_indices(target: Tensor, indices: Sequence[Tensor | None]) -> None:
 
 
 def _fills_by_mask(target: Tensor, indices: Sequence[Tensor | None], value: Tensor) -> bool:
-    """Return whether ``index_put_`` becomes ``masked_fill_``: one value from the host, and one mask that fits."""
+    """Return whether ``index_put_`` becomes ``masked_fill_``: one value from the host, and one mask
+    on the device that fits."""
     if value.numel() != 1 or value.is_cuda:
         return False
     dim, seen = 0, False
     for index in indices:
         if index is None:
             dim += 1
-        elif index.dtype not in _MASKS or seen:
+        elif index.dtype not in _MASKS or seen or index.device != target.device:
             return False
         else:
             seen = True

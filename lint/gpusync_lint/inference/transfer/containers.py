@@ -157,7 +157,7 @@ def _item_of_sequence(frame: Frame, node: ast.Subscript, base: Value, index: Val
 
 
 def _item_of_dict(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    return lookup(base, index.const)
+    return lookup(base, index.const or None)  # the key of a loop over a dict is an empty string
 
 
 def _item_of_foreign(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

@@ -273,6 +273,8 @@ def _call_array_library(root: str, last: str, call: Call) -> Value:
         draws_one = len(call.args) == 1 if last == "choice" else all(map(is_number, call.args))
         if draws_one and call.args:
             return ARRAY_ELEMENT
+    if root == "numpy" and (last in python_api.NUMPY_SEVERAL or (last == "where" and len(call.values) == 1)):
+        return list_of(ARRAY)
     of_numbers = root == "numpy" and last in python_api.NUMPY_OF_NUMBERS and bool(call.args)
     return ARRAY_ELEMENT if of_numbers and all(map(is_number, call.args)) else ARRAY
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from gpusync_lint.domain.lattice import element, join
+from gpusync_lint.domain.lattice import element, join, join_elements
 from gpusync_lint.domain.values import (
     BATCH,
     HOST,
@@ -58,25 +58,43 @@ def for_loop(frame: Frame, node: ast.For | ast.AsyncFor) -> None:
 
 def _rewritten(frame: Frame, node: ast.For | ast.AsyncFor) -> tuple[str, Value] | None:
     """The path of a dict whose values a loop replaces, and what it is then: `for key in a: a[key] = a[key].cpu()`."""
-    iterable = node.iter
-    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute) and iterable.func.attr == "keys":
+    iterable, key = node.iter, node.target
+    if isinstance(iterable, ast.Call) and isinstance(iterable.func, ast.Attribute):
+        if iterable.func.attr == "items" and isinstance(key, ast.Tuple):
+            key = key.elts[0]
+        elif iterable.func.attr != "keys":
+            return None
         iterable = iterable.func.value
     path = dotted_path(iterable)
-    if path is None or not isinstance(node.target, ast.Name):
+    if path is None or not isinstance(key, ast.Name):
         return None
-    for one in node.body:
+    stored = [frame.values.get(value, UNKNOWN) for value in _stored(node.body, path, key.id)]
+    old = frame.store.get(path)
+    if not stored or (old is not None and old.kind not in _MAY_BE_DICTS):
+        return None
+    value = join_elements(stored)
+    if not value.kind and old is not None and old.items:
+        return None
+    return path, dict_of((), value)
+
+
+def _stored(body: list[ast.stmt], path: str, key: str) -> list[ast.expr]:
+    """What an iteration stores in a dict under the key that it is at; empty if it may store nothing."""
+    for one in body:
+        if isinstance(one, ast.If):
+            first, second = _stored(one.body, path, key), _stored(one.orelse, path, key)
+            if first and second:
+                return first + second
         target = one.targets[0] if isinstance(one, ast.Assign) else None
         if (
             isinstance(one, ast.Assign)
             and isinstance(target, ast.Subscript)
             and isinstance(target.slice, ast.Name)
-            and target.slice.id == node.target.id
+            and target.slice.id == key
             and dotted_path(target.value) == path
         ):
-            old, value = frame.store.get(path), frame.values.get(one.value)
-            if value is not None and (old is None or old.kind in _MAY_BE_DICTS):
-                return path, dict_of((), value)
-    return None
+            return [one.value]
+    return []
 
 
 def _iterates_over_keys(node: ast.For | ast.AsyncFor, iterable: Value) -> bool:

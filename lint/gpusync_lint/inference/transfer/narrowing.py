@@ -35,7 +35,7 @@ _OWN_TYPES = {
     Kind.TUPLE: frozenset({"list", "tuple", "Sequence"}),
 }
 """By kind, the names of the classes of such values, of which what is no instance is another value."""
-_ANY_CONTAINER = _OWN_TYPES[Kind.DICT] | _OWN_TYPES[Kind.LIST]
+_CONTAINERS = frozenset().union(*(names for kind, names in _OWN_TYPES.items() if kind is not Kind.TENSOR))
 _TESTED = frozenset().union(*_OWN_TYPES.values(), _HOST_TYPES, {"ndarray"})
 _NO_TYPES: frozenset[str] = frozenset()
 _SHOWN = {"ndarray": ARRAY}
@@ -93,19 +93,28 @@ def narrow(frame: Frame, test: ast.expr, holds: bool, negated: bool = False) -> 
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "isinstance":
         _narrow_by_class(frame, test.args[0], test.args[1], holds, negated)
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "hasattr" and not holds:
-        path, name = dotted_path(test.args[0]), test.args[1]
-        is_tensor = frame.values.get(test.args[0], UNKNOWN).kind is Kind.TENSOR
-        if path is not None and is_tensor and isinstance(name, ast.Constant) and name.value in _OF_TENSORS:
-            frame.store.set(path, UNKNOWN)
+        _narrow_by_attribute(frame, test.args[0], test.args[1])
     elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor":
-        path = dotted_path(test.args[0])
-        old = frame.values.get(test.args[0], UNKNOWN)
-        if path is None:
-            return
-        if old.elem is not None:
-            frame.store.set(path, _tensor_or_container(old, _TENSOR_TYPES, holds))
-        elif holds and old.kind is Kind.UNKNOWN:
-            frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED))
+        _narrow_to_tensor(frame, test.args[0], holds)
+
+
+def _narrow_by_attribute(frame: Frame, tested: ast.expr, name: ast.expr) -> None:
+    """What has no `item` is no tensor."""
+    path = dotted_path(tested)
+    is_tensor = frame.values.get(tested, UNKNOWN).kind is Kind.TENSOR
+    if path is not None and is_tensor and isinstance(name, ast.Constant) and name.value in _OF_TENSORS:
+        frame.store.set(path, UNKNOWN)
+
+
+def _narrow_to_tensor(frame: Frame, tested: ast.expr, holds: bool) -> None:
+    path = dotted_path(tested)
+    old = frame.values.get(tested, UNKNOWN)
+    if path is None:
+        return
+    if old.kind is Kind.TENSOR and old.elem is not None:
+        frame.store.set(path, _tensor_or_container(old, _TENSOR_TYPES, holds))
+    elif old.kind is (Kind.UNKNOWN if holds else Kind.TENSOR):
+        frame.store.set(path, Value(Kind.TENSOR, frame.assumed_device(), ref=GUESSED) if holds else UNKNOWN)
 
 
 def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: bool, negated: bool) -> None:
@@ -131,6 +140,8 @@ def _narrow_by_class(frame: Frame, tested: ast.expr, classes: ast.expr, holds: b
     value = None
     if holds:
         value = _nested(old, names, negated) or _of_external_types(frame, old, names)
+        if value is None and old.kind is Kind.HOST and names <= _CONTAINERS:
+            value = _declared(frame, path, names)  # its default is a number, which it is not
     if value is not None:
         frame.store.set(path, value)
     elif not holds and names <= _OWN_TYPES.get(old.kind, _NO_TYPES):
@@ -141,9 +152,31 @@ def _tensor_or_container(old: Value, names: set[str] | frozenset[str], holds: bo
     """What may be a tensor or a container, where it is, or is not, an instance of some classes."""
     tensor, container = old._replace(elem=None), old.elem or UNKNOWN
     is_tensor, is_container = (
-        bool(names & _OWN_TYPES.get(one.kind, _ANY_CONTAINER)) is holds for one in (tensor, container)
+        bool(names & _OWN_TYPES.get(one.kind, _CONTAINERS)) is holds for one in (tensor, container)
     )
     return old if is_tensor is is_container else tensor if is_tensor else container
+
+
+def _declared(frame: Frame, path: str, names: set[str]) -> Value:
+    """The container among the types that a parameter is declared with: `alpha: float | tuple[float, Tensor]`."""
+    arguments = getattr(frame.fn.node, "args", None)
+    found = [one for one in ast.walk(arguments) if isinstance(one, ast.arg)] if arguments is not None else []
+    annotation = next((one.annotation for one in found if one.arg == path), None)
+    for declared in _alternatives(annotation) if annotation is not None else ():
+        value = frame.declared(declared)
+        if names <= _OWN_TYPES.get(value.kind, _NO_TYPES):
+            return value
+    return UNKNOWN
+
+
+def _alternatives(annotation: ast.expr) -> list[ast.expr]:
+    """The types of a union: `float | tuple[float, Tensor]`, `Union[...]`, `Optional[...]`."""
+    if isinstance(annotation, ast.BinOp):
+        return [*_alternatives(annotation.left), *_alternatives(annotation.right)]
+    if isinstance(annotation, ast.Subscript) and (dotted_path(annotation.value) or "").endswith(("Union", "Optional")):
+        parts = annotation.slice.elts if isinstance(annotation.slice, ast.Tuple) else [annotation.slice]
+        return [one for part in parts for one in _alternatives(part)]
+    return [annotation]
 
 
 def _nested(old: Value, names: set[str], negated: bool) -> Value | None:

@@ -124,7 +124,8 @@ def _is_tensor(frame: Frame, test: ast.expr) -> bool | None:
         return None if result is None else not result
     if not isinstance(test, ast.Call) or dotted_path(test.func) != "torch.is_tensor" or len(test.args) != 1:
         return None
-    return True if frame.values.get(test.args[0], UNKNOWN).kind is Kind.TENSOR else None
+    tested = frame.values.get(test.args[0], UNKNOWN)
+    return True if tested.kind is Kind.TENSOR and tested.certain else None
 
 
 def _is_local_constant(frame: Frame, test: ast.expr, value: Value) -> bool:

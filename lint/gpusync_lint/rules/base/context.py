@@ -539,10 +539,19 @@ def is_constant(node: ast.expr, const: bool) -> bool:
     return isinstance(node, ast.Constant) and node.value is const
 
 
-def stored_value(node: ast.Subscript, context: RuleContext) -> ast.expr | None:
+def stored_value(node: ast.Subscript, context: RuleContext) -> Value | None:
     """The value that an assignment stores in a subscript; None if the subscript is not a target of it."""
     statement = context.statement
-    return statement.value if isinstance(statement, ast.Assign) and node in statement.targets else None
+    if not isinstance(node.ctx, ast.Store) or not isinstance(statement, ast.Assign):
+        return None
+    value = context.value(statement.value)
+    if node in statement.targets:
+        return value
+    for target in statement.targets:  # `x[mask], y[mask] = spline(z)`
+        if isinstance(target, (ast.Tuple, ast.List)) and node in target.elts:
+            items = value.items if value.kind is Kind.TUPLE else None
+            return items[target.elts.index(node)] if items and len(items) == len(target.elts) else value.elem
+    return None
 
 
 def indices(node: ast.Subscript) -> list[ast.expr]:
