@@ -5,9 +5,9 @@
 Each repository is linted by itself. A statement is *hot* if it waited in at least half of the measured steps of a run.
 A finding is on a statement if their lines overlap; of a compound statement, its header counts.
 
-    recall      hot statements with a finding: a warning (heat ``step`` or ``capture``), or also a note (``guarded``, ``epoch``), or at
-                any heat (``--heat once``). Own code: the wait is made by the statement or by torch below it, not by
-                another installed library.
+    recall      hot statements with a finding: a warning (heat ``step`` or ``capture``), or also a note (``guarded``,
+                ``epoch``), or at any heat (``--heat once``). Own code: the wait is made by the statement or by torch
+                below it, not by another installed library.
     precision   of the findings on statements that ran at least 3 times, those whose statement waited at least once
                 in some run
 

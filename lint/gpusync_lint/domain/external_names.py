@@ -59,7 +59,12 @@ def engine_of(dotted: str) -> Engine | None:
 def is_unknown_class(dotted: str) -> bool:
     """Whether a class may be a `torch.nn.Module`: it is not one of torch's, and its name does not exclude it."""
     last = dotted.rpartition(".")[2]
-    return last[:1].isupper() and not dotted.startswith("torch.") and not last.endswith(_NOT_MODULES)
+    return last[:1].isupper() and not dotted.startswith("torch.") and not is_no_module(last)
+
+
+def is_no_module(dotted: str) -> bool:
+    """Whether the name of a class excludes that it is a `torch.nn.Module`: a tokenizer, a configuration."""
+    return dotted.endswith(_NOT_MODULES)
 
 
 def is_module_name(dotted: str) -> bool:
@@ -70,7 +75,7 @@ def is_module_name(dotted: str) -> bool:
     return (
         dotted.startswith(roots.module_classes())
         and last.lstrip("_")[:1].isupper()  # `torch.nn.modules.loss._Loss`
-        and not last.endswith(_NOT_MODULES)
+        and not is_no_module(last)
         and ".functional" not in dotted
         and ".utils." not in dotted
         and last not in _PARAMETERS

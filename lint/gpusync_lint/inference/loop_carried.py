@@ -16,11 +16,12 @@ _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 
 def read_first(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
     """The names that an iteration may read before it binds them. May include names that it certainly binds first."""
-    reads = _Reads(set(), set())
+    reads = _Reads(set(), set(), set())
     if isinstance(loop, ast.While):
         reads.read(loop.test)
     else:
         reads.bind(loop.target)
+        reads.keys |= reads.bound
     reads.follow(loop.body)
     return frozenset(reads.first)
 
@@ -28,11 +29,13 @@ def read_first(loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
 class _Reads:
     """Follows the statements of an iteration in order."""
 
-    def __init__(self, bound: set[str], first: set[str]) -> None:
+    def __init__(self, bound: set[str], first: set[str], keys: set[str]) -> None:
         self.bound = bound
         """The names that are certainly bound at this point."""
         self.first = first
         """The names that may be read before they are bound."""
+        self.keys = keys
+        """The targets of the loop. No other iteration stores the item `batch[key]`."""
 
     def follow(self, body: list[ast.stmt]) -> None:
         """Follow the statements of a block."""
@@ -41,7 +44,7 @@ class _Reads:
 
     def branch(self, body: list[ast.stmt], target: ast.expr | None = None) -> set[str]:
         """Follow a block that may not run to its end. Returns the names that are bound if it does."""
-        inside = _Reads(set(self.bound), self.first)
+        inside = _Reads(set(self.bound), self.first, set(self.keys))
         if target is not None:
             inside.bind(target)
         inside.follow(body)
@@ -59,13 +62,17 @@ class _Reads:
                     self.first.add(name)
             elif kind is ast.Attribute:
                 stack.append(inner.value)  # type: ignore[attr-defined]
-            elif kind is not ast.Constant:
+            elif kind is not ast.Constant and not (kind is ast.Subscript and self._is_own_item(inner)):  # type: ignore[arg-type]
                 stack += children(inner)
+
+    def _is_own_item(self, node: ast.Subscript) -> bool:
+        return isinstance(node.value, ast.Name) and isinstance(node.slice, ast.Name) and node.slice.id in self.keys
 
     def bind(self, target: ast.expr) -> None:
         """Record an assignment to a target."""
         if isinstance(target, ast.Name):
             self.bound.add(target.id)
+            self.keys.discard(target.id)
             return
         self.read(target)  # the objects whose attributes or items are assigned
         if isinstance(target, (ast.Tuple, ast.List)):

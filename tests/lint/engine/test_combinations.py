@@ -269,6 +269,25 @@ for step in range(20):
     loss.backward()
     opt.step()
 """,
+    "parts of a container that a loop moves, each under its key": """
+for step in range(20):
+    parts = {"a": torch.zeros(8, 4), "b": torch.ones(8, 4)}
+    for key in parts:
+        parts[key] = parts[key].to(device)  # waits
+    rows = [torch.zeros(8, 4) for _ in range(3)]
+    for i in range(len(rows)):
+        rows[i] = rows[i].cuda()  # waits
+    total = model(x)
+    for i in range(len(rows)):
+        total = total + rows[i].sum()
+    total.mean().backward()
+    opt.step()
+for batch in DataLoader([]):
+    for key in batch.keys():
+        batch[key] = batch[key].to(device)  # waits
+    model(batch["x"]).mean().backward()
+    opt.step()
+""",
 }
 
 

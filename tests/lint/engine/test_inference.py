@@ -262,6 +262,16 @@ def test_an_assertion_in_a_test_is_silent(lint):
     assert [finding.code for finding in lint(net=HEAD + code)] == ["GS302"]
 
 
+def test_a_wait_in_a_test_function_is_a_note(lint):
+    code = (
+        "def test_step():\n    net = nn.Linear(3, 1).cuda()\n    for i in range(9):\n"
+        "        loss = net(torch.zeros(3, device='cuda')).sum()\n        loss.backward()\n        print(loss)\n"
+    )
+    found = [lint(**{name: HEAD + code}) for name in ("test_net", "net")]
+    heats = [[one.heat for one in each if one.code == "GS206"] for each in found]
+    assert heats == [[Heat.GUARDED], [Heat.STEP]]
+
+
 def test_a_forward_makes_a_module_of_a_class_from_elsewhere(lint):
     code = (
         "from elsewhere import Layer\nclass Net(Layer):\n    def forward(self, x):\n        return x.sum().item()\n"

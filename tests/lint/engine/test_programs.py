@@ -393,11 +393,39 @@ for x in DataLoader([]):
 from transformers import AutoModel, AutoTokenizer
 model = AutoModel.from_pretrained('x').cuda()
 tok = AutoTokenizer.from_pretrained('x')
-for text in ['a', 'b']:
+for text in prompts:
     inputs = tok(text, return_tensors='pt').to('cuda')  # waits
     with torch.no_grad():
         out = model(**inputs).last_hidden_state
     out.mean().item()  # waits
+""",
+    "a tokenizer from elsewhere": """
+def answer(model, tokenizer, questions):
+    model.cuda()
+    for question in questions:
+        inputs = tokenizer(question, return_tensors="pt").to(model.device)  # waits
+        ids = tokenizer.apply_chat_template(question, return_tensors="pt").to("cuda")  # waits
+        words = tokenizer(question, return_tensors="pt")
+        words = {key: value.to("cuda") for key, value in words.items()}  # waits
+        logits = model.generate(**inputs, **words)
+        logits[0].tolist()  # waits
+""",
+    "a processor": """
+from transformers import AutoModel, AutoProcessor
+class Captions:
+    def __init__(self):
+        self.processor = AutoProcessor.from_pretrained('x')
+        self.model = AutoModel.from_pretrained('x').cuda()
+    def run(self, images):
+        for image in images:
+            pixels = self.processor(images=image, return_tensors="pt").pixel_values.to(self.model.device)  # waits
+            found = self.processor(images=image, return_tensors="pt")
+            for key in found:
+                found[key] = found[key].to("cuda")  # waits
+            shown = self.processor(images=image, return_tensors="pt", device="cuda")
+            self.model(pixels, **found, **shown)
+    def sizes(self, images):
+        return [self.processor(image, return_tensors="pt") for image in images]
 """,
 }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all, join_elements
 from gpusync_lint.domain.training_idioms import BACKWARD, MODEL_METHODS, STEPPED, is_model_name
-from gpusync_lint.domain.values import UNKNOWN, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, Device, Gradient, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
@@ -34,6 +34,9 @@ _HOOKS = frozenset(
 _BOUND = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.NAME, Kind.UNION, Kind.PARTIAL})
 """Kinds of attributes that are called directly. Otherwise the kind of the receiver decides what the method does."""
 _CALLABLE = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.MODULE, Kind.LAMBDA, Kind.PARTIAL})
+_BATCH_ON_HOST = Value(Kind.TENSOR, Device.CPU, certain=False)
+_RUNNING = ("forward", "generate")
+_LOSSES = ("loss", "loss_fn", "loss_func", "loss_function", "criterion")
 _MAX_CANDIDATES = 8
 """The maximum number of entries of a dict of functions that a call of an entry may call."""
 
@@ -41,6 +44,33 @@ _MAX_CANDIDATES = 8
 @evaluates(ast.Call)
 def call(frame: Frame, node: ast.Call) -> Value:
     """`callee(argument, name=argument)`."""
+    result = _call(frame, node)
+    return result if result.kind is not Kind.UNKNOWN else _result_by_convention(frame, node)
+
+
+def _result_by_convention(frame: Frame, node: ast.Call) -> Value:
+    """What something unknown returns: a batch if it is asked for tensors, tensors if it is a model by its name."""
+    if _asks_for_tensors(node):
+        return _BATCH_ON_HOST
+    name = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
+    if name in _RUNNING or is_model_name(name) or name.endswith(_LOSSES):
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if any(
+            value.on_device and value.kind is Kind.TENSOR for value in (frame.values.get(one, UNKNOWN) for one in given)
+        ):
+            gradient = Gradient.FLOWS if frame.tracks_gradients() else Gradient.NONE
+            return Value(Kind.TENSOR, Device.GPU, certain=False, gradient=gradient)
+    return UNKNOWN
+
+
+def _asks_for_tensors(node: ast.Call) -> bool:
+    """Whether a call asks a tokenizer for tensors, which are on the host: `tokenizer(text, return_tensors="pt")`."""
+    names = {keyword.arg: keyword.value for keyword in node.keywords}
+    kind = names.get("return_tensors")
+    return isinstance(kind, ast.Constant) and kind.value == "pt" and "device" not in names
+
+
+def _call(frame: Frame, node: ast.Call) -> Value:
     func = node.func
     if isinstance(func, ast.Attribute):
         return _call_attribute(frame, node, func)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from gpusync_lint.catalogue import foreign
 from gpusync_lint.domain import accelerators, python_api
-from gpusync_lint.domain.external_names import engine_of, is_module_name
+from gpusync_lint.domain.external_names import engine_of, is_module_name, is_no_module
 from gpusync_lint.domain.lattice import element
 from gpusync_lint.domain.tensor_ops import combine, device_of
 from gpusync_lint.domain.torch_api import engines
@@ -179,6 +179,8 @@ def _call_by_name(frame: Frame, parts: _Name, call: Call) -> Value:
 def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
     """Models, datasets, and engines that move models and data, by the name of the function or class."""
     dotted, last = parts.dotted, parts.last
+    if last == "from_pretrained" and is_no_module(dotted.rpartition(".")[0]):
+        return UNKNOWN
     if is_module_name(dotted) or last in _MODEL_FACTORIES or dotted.startswith("torchvision.models."):
         placed = call.kwargs.get("device_map")
         moved = placed is not None and placed.kind is not Kind.NONE and placed.const != "cpu"

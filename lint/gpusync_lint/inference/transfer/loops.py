@@ -143,17 +143,20 @@ def _enter(frame: Frame, node: _Loop) -> int:
 def _leave(frame: Frame, node: _Loop, mark: int) -> None:
     """End an iteration, and join its changes with the state before the loop, which may not have run at all."""
     frame.loops.pop()
-    after = {path: value for path, value in frame.store.changes(mark).items() if value.kind}
+    names = frame.analysis.carried_names(node)
+    after = {
+        path: value
+        for path, value in frame.store.changes(mark).items()
+        if value.kind and ("." in path or path in names)
+    }
     changed = frame.store.rollback(mark)
     frame.carried[node] = after
     if not frame.is_incomplete:
-        frame.is_incomplete = any(_changes_next_iteration(frame, node, path, value) for path, value in after.items())
+        frame.is_incomplete = any(_changes_next_iteration(frame, path, value) for path, value in after.items())
     frame.store.merge([changed], exhaustive=False)
 
 
-def _changes_next_iteration(frame: Frame, node: _Loop, path: str, value: Value) -> bool:
-    """Whether the next iteration may read a name that this one bound to another value."""
+def _changes_next_iteration(frame: Frame, path: str, value: Value) -> bool:
+    """Whether this iteration bound a name to another value than it had before."""
     old = frame.store.get(path)
-    if old is not None and (old == value or join(old, value) == old):
-        return False
-    return "." in path or path in frame.analysis.carried_names(node)
+    return old is None or not (old == value or join(old, value) == old)
