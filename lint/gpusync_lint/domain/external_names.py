@@ -64,7 +64,7 @@ def is_unknown_class(dotted: str) -> bool:
 
 def is_no_module(dotted: str) -> bool:
     """Whether the name of a class excludes that it is a `torch.nn.Module`: a tokenizer, a configuration."""
-    return dotted.endswith(_NOT_MODULES)
+    return dotted.removesuffix("()").endswith(_NOT_MODULES)
 
 
 def is_module_name(dotted: str) -> bool:

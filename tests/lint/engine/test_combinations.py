@@ -269,6 +269,15 @@ for step in range(20):
     loss.backward()
     opt.step()
 """,
+    "masks that a graph gives by name": """
+graph = read_graph().to(device)
+for step in range(20):
+    out = model(graph.x)
+    for _, mask in graph("train_mask", "test_mask"):
+        out[mask].sum()  # waits
+    out.mean().backward()
+    opt.step()
+""",
     "parts of a container that a loop moves, each under its key": """
 for step in range(20):
     parts = {"a": torch.zeros(8, 4), "b": torch.ones(8, 4)}

@@ -17,6 +17,7 @@ from gpusync_lint.inference.transfer.serving import call_in_server
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
+from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -53,7 +54,8 @@ def _result_by_convention(frame: Frame, node: ast.Call) -> Value:
     if _asks_for_tensors(node):
         return _BATCH_ON_HOST
     name = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
-    if name in _RUNNING or is_model_name(name) or name.endswith(_LOSSES):
+    owner = (dotted_path(getattr(node.func, "value", node.func)) or "").rpartition(".")[2]
+    if name in _RUNNING or is_model_name(name) or is_model_name(owner) or name.endswith(_LOSSES):
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         if any(
             value.on_device and value.kind is Kind.TENSOR for value in (frame.values.get(one, UNKNOWN) for one in given)

@@ -180,7 +180,7 @@ def _call_model_library(frame: Frame, parts: _Name, call: Call) -> Value:
     """Models, datasets, and engines that move models and data, by the name of the function or class."""
     dotted, last = parts.dotted, parts.last
     if last == "from_pretrained" and is_no_module(dotted.rpartition(".")[0]):
-        return UNKNOWN
+        return external_name(f"{dotted.rpartition('.')[0]}()")
     if is_module_name(dotted) or last in _MODEL_FACTORIES or dotted.startswith("torchvision.models."):
         placed = call.kwargs.get("device_map")
         moved = placed is not None and placed.kind is not Kind.NONE and placed.const != "cpu"

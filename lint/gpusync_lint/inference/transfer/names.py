@@ -66,8 +66,17 @@ _WITH_CLASS = frozenset({Kind.MODULE, Kind.INSTANCE, Kind.RECORDS})
 """Kinds whose `ref` may be a class of the project."""
 _DISTRIBUTION_TENSORS = frozenset({"mean", "loc", "scale", "probs", "logits", "stddev", "variance", "mode"})
 _ACCELERATOR = external_name("accelerate.Accelerator()")
-_TENSORS_OF_ANY = frozenset({"grad", "saved_tensors"})
-"""Attributes that hold tensors, whatever has them: of a parameter, and of the context of an autograd function."""
+_TENSORS_OF_ANY = frozenset(
+    {
+        "grad", "saved_tensors", "logits", "last_hidden_state", "pooler_output", "image_embeds", "text_embeds",
+        "prev_sample", "pred_original_sample",
+    }
+)  # fmt: skip
+"""Attributes that hold tensors, whatever has them.
+
+They are those of a parameter, of the context of an autograd function, and of the outputs of models and schedulers of
+transformers and diffusers.
+"""
 _RESULT_FIELDS = frozenset(
     {
         "U", "S", "Vh", "Q", "R", "P", "L", "LU", "LD", "pivots", "info", "eigenvalues", "eigenvectors", "sign",

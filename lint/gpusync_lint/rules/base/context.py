@@ -297,7 +297,8 @@ class RuleContext:
     def is_mask(self, node: ast.expr) -> bool | None:
         """Whether an index is a boolean mask; None if only its name says so.
 
-        A parameter that is named a mask is one, unless a call passes an argument for it.
+        A parameter that is named a mask is one, unless a call passes an argument for it, and so is what a loop over
+        something uncertain binds.
         """
         index = self.value(node)
         if index.kind is not Kind.TENSOR or index.boolean:
@@ -309,6 +310,8 @@ class RuleContext:
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
+        if not index.certain and isinstance(node, ast.Name) and self.is_loop_target(node):
+            return True  # `for _, mask in data("train_mask", "val_mask"):`
         return True if own and not self._inference.is_passed(self.function, label) else None
 
     def is_called_mask(self, node: ast.expr) -> bool:
