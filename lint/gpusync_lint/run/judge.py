@@ -22,6 +22,7 @@ from gpusync_lint.rules.base.wording import accelerator_of, reworded
 from gpusync_lint.rules.fixes.batched_reads import merge_reads
 from gpusync_lint.run.compiled import CompiledFunctions
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     Found = list[tuple[Occurrence, Report]]
 
 
+_TEST_LIBRARIES = frozenset({"pytest", "unittest"})
 _WARNING_METHODS = frozenset({"warn", "warning", "warning_once", "error", "exception", "critical"})
 
 
@@ -168,8 +170,15 @@ def _is_warning(statement: ast.stmt) -> bool:
 
 
 def _is_test(fn: FunctionDef) -> bool:
-    """Whether pytest or unittest collects a function, or one around it, in a file of tests."""
-    return fn.name.startswith("test_") or (fn.outer is not None and _is_test(fn.outer))
+    """Whether a function in a file of tests, or one around it, is a test, and not `test_epoch` of a script."""
+    if fn.outer is not None and _is_test(fn.outer):
+        return True
+    if not fn.name.startswith("test_"):
+        return False
+    imported = fn.file.imports.values()
+    return any(name.partition(".")[0] in _TEST_LIBRARIES for name in imported) or any(
+        isinstance(node, ast.stmt) and _is_assertion(node) for node in walk_block(fn.node.body)
+    )
 
 
 def _is_assertion(statement: ast.stmt) -> bool:

@@ -267,9 +267,10 @@ def test_a_wait_in_a_test_function_is_a_note(lint):
         "def test_step():\n    net = nn.Linear(3, 1).cuda()\n    for i in range(9):\n"
         "        loss = net(torch.zeros(3, device='cuda')).sum()\n        loss.backward()\n        print(loss)\n"
     )
-    found = [lint(**{name: HEAD + code}) for name in ("test_net", "net")]
+    files = {"test_net": "import pytest\n", "net": "import pytest\n", "test_epochs": ""}
+    found = [lint(**{name: head + HEAD + code}) for name, head in files.items()]
     heats = [[one.heat for one in each if one.code == "GS206"] for each in found]
-    assert heats == [[Heat.GUARDED], [Heat.STEP]]
+    assert heats == [[Heat.GUARDED], [Heat.STEP], [Heat.STEP]]
 
 
 def test_a_forward_makes_a_module_of_a_class_from_elsewhere(lint):
