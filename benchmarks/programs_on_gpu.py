@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -91,9 +92,13 @@ def run(device: str, every: int) -> dict[str, Any]:
 
     total, rows = len(programs(every)), []
     own = [sys.executable, __file__, "work", "--device", device, "--every", str(every), "--start"]
+    # The simulated device refuses to start where torch has found a GPU.
+    environment = os.environ | ({"CUDA_VISIBLE_DEVICES": ""} if device == "simulated" else {})
     while len(rows) < total:
-        done = subprocess.run([*own, str(len(rows))], stdout=subprocess.PIPE, text=True, check=False)
+        done = subprocess.run([*own, str(len(rows))], stdout=subprocess.PIPE, text=True, check=False, env=environment)
         found = [json.loads(row) for row in done.stdout.splitlines() if row.startswith("{")]
+        if not found and not rows:
+            raise SystemExit("no program was run")
         rows += found or [{"number": len(rows), "error": _ENDED}]
         print(f"{len(rows)} of {total} programs", file=sys.stderr, flush=True)
     return {"torch": torch.__version__, "device": device, "every": every, "programs": rows}

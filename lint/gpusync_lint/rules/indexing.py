@@ -76,7 +76,8 @@ class IndexRead(Rule):
         if index.kind is Kind.TENSOR:
             if isinstance(node, ast.Subscript) and context.value(node.slice).kind is Kind.HOST:
                 return False  # `x[pair[0]]`: what one index selects is a number as a rule
-            return index.device is Device.CPU and index.certain and not index.zero_dim
+            # The indices of a mask on the host are copied from pinned memory, without a wait.
+            return index.device is Device.CPU and index.certain and not index.zero_dim and not index.boolean
         if index.kind is Kind.TUPLE:  # one index for each dimension
             return any(item.kind is Kind.TENSOR and self._from_host(node, item, context) for item in index.items or ())
         if index.kind is Kind.ARRAY:
@@ -194,7 +195,7 @@ class IndexWrite(Rule):
             args = positional(node)
             if method(node) in self.calls and isinstance(node.func, ast.Attribute) and args:
                 inside = context.value(args[0])
-                mask = any(item.boolean for item in inside.items or ())
+                mask = any(item.boolean and item.on_device for item in inside.items or ())
                 confidence = context.confidence(context.value(node.func.value))
                 if mask and confidence is not None:
                     yield Report("mask-write", node, confidence, highlight_name=True)
@@ -210,11 +211,15 @@ class IndexWrite(Rule):
         nodes = [part for part in indices(target) if not isinstance(part, ast.Slice)]
         values = [context.value(node) for node in nodes]
         masks = [context.is_mask(node) for node in nodes]
-        if value.kind is Kind.TENSOR and any(masks):
+        pairs = list(zip(values, masks, strict=True))
+        if value.kind is Kind.TENSOR and any(mask and index.on_device for index, mask in pairs):
             yield Report("mask-write", target, confidence)
         elif value.kind is Kind.HOST and context.waits_on(context.catalogue.barriers["scalar-store"]):
-            for index, mask in zip(values, masks, strict=True):
-                if index.on_device and mask is False and index.certain:
+            for index, mask in pairs:
+                # A mask on the device makes the store a `masked_fill_`, which takes the number without a copy.
+                filled = index.on_device and mask is not False
+                indexes = index.on_device or (index.device is Device.CPU and index.boolean)
+                if index.kind is Kind.TENSOR and index.certain and indexes and not filled:
                     yield Report("scalar-store", target, confidence)
                     return
         if value.kind is Kind.HOST and all(map(is_number, values)) and not any(map(_is_ellipsis, nodes)):

@@ -53,6 +53,13 @@ def _equal_bounds(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool
     return bool(low == high) and bool(arguments[0].numel())
 
 
+def _compared(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether `equal` compares values: two tensors of the same shape that are not the same memory."""
+    one, other = arguments[0], arguments[1] if len(arguments) > 1 else keywords["other"]
+    same = one.data_ptr() == other.data_ptr() and one.stride() == other.stride() and one.dtype == other.dtype
+    return bool(one.numel()) and one.shape == other.shape and not same
+
+
 def _no_output_size(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     return keywords.get("output_size") is None and bool(arguments[0].numel())
 
@@ -84,6 +91,7 @@ def _large_norm(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
 CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     "nonempty": _nonempty,
     "equal_bounds": _equal_bounds,
+    "compared": _compared,
     "no_output_size": _no_output_size,
     "dense": _dense,
     "uncoalesced": _uncoalesced,

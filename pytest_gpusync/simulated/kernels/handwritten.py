@@ -285,9 +285,10 @@ def is_pinned(x: Tensor, device: torch.device | None = None) -> bool:
     return False
 
 
-def _announce_indices(target: Tensor, indices: Sequence[Tensor | None]) -> None:
-    """Announce the syncs of indexing: a mask on the device goes through ``nonzero``; indices on the host are copied,
-    blocking.
+def _announce_indices(target: Tensor, indices: Sequence[Tensor | None], accumulate: bool = False) -> None:
+    """Announce the syncs of indexing: a mask on the device goes through ``nonzero``, indices on the host are copied.
+
+    The indices of a mask on the host are copied from pinned memory, without a wait, unless the call accumulates.
     """
     for index in indices:
         if index is None:
@@ -296,7 +297,7 @@ def _announce_indices(target: Tensor, indices: Sequence[Tensor | None]) -> None:
         if index.is_cuda:
             if mask:
                 sync_events.announce("stream", device=target.get_device())
-        elif index.numel():
+        elif index.numel() and (accumulate or not mask):
             count = index.dim() if mask else 1
             sync_events.announce("stream", count, direction="H2D", nbytes=index.numel() * 8, device=target.get_device())
 
@@ -356,11 +357,17 @@ def index_put_(
 ) -> Any:
     """``x[indices] = values``."""
     if accumulate or not _fills_by_mask(x, indices, values):
-        _announce_indices(x, indices)
+        _announce_indices(x, indices, accumulate)
         if not values.is_cuda and values.numel():
             nbytes = values.numel() * values.element_size()
             sync_events.announce("stream", direction="H2D", nbytes=nbytes, device=x.get_device())
-    return _index_put(x, indices, values, accumulate, unsafe)
+    return _index_put(x, [_as_mask(each) for each in indices], values, accumulate, unsafe)
+
+
+def _as_mask(index: Tensor | None) -> Tensor | None:
+    """A mask of bytes on the host as a boolean one: only where it is on the device of its target, torch refuses it."""
+    is_byte_mask = index is not None and index.dtype is torch.uint8 and not index.is_cuda
+    return index.bool() if index is not None and is_byte_mask else index
 
 
 def _with_item(op: Any, scalar_op: Any, position: int) -> Callable[..., Any]:
