@@ -103,9 +103,7 @@ def _compare(document: dict[str, Any]) -> None:
             print(f"{names[0]:36}{'':>10}{'no call here':>24}  {entry.evidence}")
             continue
         kinds = counted(call)
-        said = (
-            f"{entry.syncs}{f'+{entry.per_matrix}/matrix' if entry.per_matrix else ''}{'+' if entry.at_least else ''}"
-        )
+        said = f"{entry.counted_by or entry.syncs}{'+' if entry.at_least else ''}"
         shown = ", ".join(f"{kind} {number}" for kind, number in kinds.items()) or "none"
         print(f"{names[0]:36}{said:>10}{shown:>24}  {entry.evidence}")
         document["operators"][names[0]] = kinds

@@ -19,6 +19,7 @@ import torch
 from pytest_gpusync.simulated.base import sync_events
 from pytest_gpusync.simulated.base.state import current_device, process
 from pytest_gpusync.simulated.kernels import autotuning
+from pytest_gpusync.simulated.kernels.sized_calls import COUNTS
 from pytest_gpusync.simulated.tensors.labels import as_cpu
 
 if TYPE_CHECKING:
@@ -34,8 +35,8 @@ class Entry:
 
     names: tuple[str, ...]
     evidence: str
-    syncs: int
-    per_matrix: int = 0
+    syncs: int = 0
+    counted_by: str | None = None
     when: str | None = None
     more: int = 0
     more_when: str | None = None
@@ -64,17 +65,6 @@ def _no_output_size(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bo
     return keywords.get("output_size") is None and bool(arguments[0].numel())
 
 
-def _dense(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    return not (arguments[0].is_sparse or arguments[0].is_sparse_csr)
-
-
-def _uncoalesced(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
-    return any(
-        isinstance(value, torch.Tensor) and value.layout is torch.sparse_coo and not value.is_coalesced()
-        for value in arguments
-    )
-
-
 _LARGEST_NORM = {torch.float64: 2.996158913811580e-01, torch.complex128: 2.996158913811580e-01}
 """1-norms above which torch computes a matrix exponential in another way; for other types:"""
 _LARGEST_NORM_OF_OTHERS = 1.461661507209034
@@ -93,8 +83,6 @@ CONDITIONS: Mapping[str, Callable[[Sequence[Any], Mapping[str, Any]], bool]] = {
     "equal_bounds": _equal_bounds,
     "compared": _compared,
     "no_output_size": _no_output_size,
-    "dense": _dense,
-    "uncoalesced": _uncoalesced,
     "large_norm": _large_norm,
 }
 
@@ -128,19 +116,14 @@ def announcer(name: str) -> Announce | None:
     if entry is None:
         return _autotuned().get(name)
     condition = CONDITIONS[entry.when] if entry.when else None
-    syncs, per_matrix, direction = entry.syncs, entry.per_matrix, entry.direction
+    syncs, direction = entry.syncs, entry.direction
+    counted_by = COUNTS[entry.counted_by] if entry.counted_by else None
     more, more_when = entry.more, CONDITIONS[entry.more_when] if entry.more_when else None
 
     def announce(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         if condition is not None and not condition(arguments, keywords):
             return
-        count = syncs
-        if per_matrix:
-            shape = arguments[0].shape
-            matrices = 1
-            for length in shape[:-2]:
-                matrices *= length
-            count += per_matrix * matrices
+        count = syncs if counted_by is None else counted_by(arguments, keywords)
         if more_when is not None and more_when(arguments, keywords):
             count += more
         if count:
