@@ -9,6 +9,7 @@ from gpusync_lint.domain.lattice import join_elements, widened
 from gpusync_lint.domain.values import (
     CPU_DEVICE,
     GPU_DEVICE,
+    HOST,
     UNKNOWN,
     Device,
     Kind,
@@ -52,6 +53,7 @@ _KEPT = frozenset({Kind.TENSOR, Kind.MODULE, Kind.OPTIMIZER, Kind.LOADER, Kind.D
 _CONTAINERS = frozenset({Kind.TUPLE, Kind.LIST, Kind.DICT})
 _NO_ARGUMENTS = list_of(None)
 _ANY_KEYWORDS = dict_of((), UNKNOWN)
+_NUMBERS = dict_of((), HOST)
 
 
 class _Binding(NamedTuple):
@@ -83,11 +85,9 @@ class _Binding(NamedTuple):
         if has_rest and len(args) > len(positional):
             passed.append(("*", list_of(join_elements(list(args[len(positional) :])))))
         if has_keywords and kwargs:
-            others = tuple(
-                item for item in kwargs.items() if _is_kept(item[1]) and item[0] not in names and item[0] != "**"
-            )
+            others = [item for item in kwargs.items() if item[0] not in names]
             if others:
-                passed.append(("**", dict_of(others[:MAX_KEYS], UNKNOWN)))
+                passed.append(("**", _keywords(others)))
         return passed
 
 
@@ -240,6 +240,15 @@ def _is_kept(value: Value) -> bool:
     if value.kind in _CONTAINERS:
         return any(one.kind is Kind.TENSOR for one in contents(value))
     return value.kind in _KEPT
+
+
+def _keywords(passed: list[tuple[str, Value]]) -> Value:
+    """What a call passes to `**kwargs`: objects and tensors by name, and whether the rest are numbers and the like."""
+    kept = tuple(item for item in passed if item[0] != "**" and _is_kept(item[1]))
+    is_host = all(value.kind is Kind.HOST or (name != "**" and _is_kept(value)) for name, value in passed)
+    if not kept:
+        return _NUMBERS if is_host else _ANY_KEYWORDS
+    return dict_of(kept[:MAX_KEYS], HOST if is_host else UNKNOWN)
 
 
 def _binding(fn: FunctionDef) -> _Binding:
