@@ -189,7 +189,7 @@ class _Block:
         if isinstance(self.body[index], ast.While):
             return self.path_into_loop(index)
         path = self._path(index)
-        if moves_what_was_kept(self.body[index], self.body[:index], self._function.methods):
+        if moves_what_was_kept(self.body, index, self._function.methods):
             return (*path, _GUARD, _EAGER)
         is_error = isinstance(self.body[index], ast.Raise) and path[-1:] != (_ERROR,)
         return (*path, _ERROR) if is_error else path
