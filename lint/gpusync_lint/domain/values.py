@@ -226,6 +226,8 @@ class Value(NamedTuple):
 
 
 GUESSED = "guessed"
+UNPACKED = "**..."
+"""The key among the keyword arguments of a call under which it has others that are not known: `update(**losses)`."""
 NESTED = "nested"
 UNCOALESCED = "uncoalesced"
 COALESCED = "coalesced"

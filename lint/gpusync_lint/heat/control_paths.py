@@ -15,7 +15,13 @@ from gpusync_lint.heat.default_periods import is_one
 from gpusync_lint.heat.guards import Conditions, clears_its_flag, evaluates
 from gpusync_lint.heat.left_out import contradicts
 from gpusync_lint.heat.loop_forms import form_of
-from gpusync_lint.heat.memoization import Assignments, KeptNames, assigns_what_is_missing, returns_what_was_kept
+from gpusync_lint.heat.memoization import (
+    Assignments,
+    KeptNames,
+    assigns_what_is_missing,
+    moves_what_was_kept,
+    returns_what_was_kept,
+)
 from gpusync_lint.heat.optional_arguments import stands_in
 from gpusync_lint.model.placement import PathKind, PathNode
 from gpusync_lint.syntax.blocks import blocks
@@ -183,6 +189,8 @@ class _Block:
         if isinstance(self.body[index], ast.While):
             return self.path_into_loop(index)
         path = self._path(index)
+        if moves_what_was_kept(self.body, index, self._function.methods):
+            return (*path, _GUARD, _EAGER)
         is_error = isinstance(self.body[index], ast.Raise) and path[-1:] != (_ERROR,)
         return (*path, _ERROR) if is_error else path
 

@@ -74,6 +74,27 @@ def _read_by(path: str, methods: Methods) -> str:
     return dotted_path(body[-1].value) or path if is_alone else path
 
 
+def moves_what_was_kept(body: list[ast.stmt], index: int, methods: Methods) -> bool:
+    """`self.table = self.table.to(x)`, after a block that creates the table if it is missing.
+
+    Later calls find it moved. `index` is that of the move in its block.
+    """
+    statement = body[index]
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Attribute):
+        return False
+    value = statement.value
+    if not isinstance(value, ast.Call) or getattr(value.func, "attr", "") not in _DEVICE_METHODS:
+        return False
+    path = dotted_path(statement.targets[0])
+    if path is None or dotted_path(getattr(value.func, "value", value)) != path:
+        return False
+    before = body[:index]
+    creating = [one for one in before if any(found.path == path for found in _assignments([one], {}))]
+    return bool(creating) and all(
+        isinstance(one, ast.If) and not one.orelse and assigns_what_is_missing(one, methods, before) for one in creating
+    )
+
+
 class Assignment(NamedTuple):
     """A dotted path that a statement assigns, or fills in place."""
 

@@ -9,6 +9,7 @@ from gpusync_lint.domain.lattice import join_elements, widened
 from gpusync_lint.domain.values import (
     CPU_DEVICE,
     GPU_DEVICE,
+    HOST,
     UNKNOWN,
     Device,
     Kind,
@@ -67,10 +68,12 @@ class _Binding(NamedTuple):
     """Whether there is a `*args`."""
     has_keywords: bool
     """Whether there is a `**kwargs`."""
+    iterates_keywords: bool
+    """Whether the function iterates over them: `for key, value in kwargs.items()`."""
 
     def arguments(self, args: Sequence[Value], kwargs: Mapping[str, Value]) -> list[tuple[str, Value]]:
         """The arguments of a call, each with the name of its parameter; `*` for additional positional ones."""
-        positional, names, skip, has_rest, has_keywords = self
+        positional, names, skip, has_rest, has_keywords, iterates_keywords = self
         if not names and not has_rest and not has_keywords:
             return []
         passed = list(zip(positional, args, strict=False))[skip:]
@@ -83,11 +86,13 @@ class _Binding(NamedTuple):
         if has_rest and len(args) > len(positional):
             passed.append(("*", list_of(join_elements(list(args[len(positional) :])))))
         if has_keywords and kwargs:
-            others = tuple(
-                item for item in kwargs.items() if _is_kept(item[1]) and item[0] not in names and item[0] != "**"
-            )
-            if others:
-                passed.append(("**", dict_of(others[:MAX_KEYS], UNKNOWN)))
+            others = [item for item in kwargs.items() if item[0] not in names]
+            kept = tuple(item for item in others if item[0] != "**" and _is_kept(item[1]))
+            if kept or (others and iterates_keywords):
+                is_host = iterates_keywords and all(
+                    value.kind is Kind.HOST or (name != "**" and _is_kept(value)) for name, value in others
+                )
+                passed.append(("**", dict_of(kept[:MAX_KEYS], HOST if is_host else UNKNOWN)))
         return passed
 
 
@@ -245,13 +250,29 @@ def _is_kept(value: Value) -> bool:
 def _binding(fn: FunctionDef) -> _Binding:
     node = fn.node
     if isinstance(node, ast.Module):
-        return _Binding([], frozenset(), 0, has_rest=False, has_keywords=False)
+        return _Binding([], frozenset(), 0, has_rest=False, has_keywords=False, iterates_keywords=False)
     arguments = node.args
     positional = [arg.arg for arg in (*arguments.posonlyargs, *arguments.args)]
     names = frozenset({*positional, *(arg.arg for arg in arguments.kwonlyargs)})
     skip = 1 if fn.cls is not None and fn.kind not in ("static", "class") else 0
     return _Binding(
-        positional, names, skip, has_rest=arguments.vararg is not None, has_keywords=arguments.kwarg is not None
+        positional,
+        names,
+        skip,
+        has_rest=arguments.vararg is not None,
+        has_keywords=arguments.kwarg is not None,
+        iterates_keywords=arguments.kwarg is not None and _iterates(node, arguments.kwarg.arg),
+    )
+
+
+def _iterates(node: ast.AST, name: str) -> bool:
+    """Whether a function asks for the items or values of its `**kwargs`."""
+    return any(
+        isinstance(one, ast.Attribute)
+        and one.attr in ("items", "values")
+        and isinstance(one.value, ast.Name)
+        and one.value.id == name
+        for one in ast.walk(node)
     )
 
 

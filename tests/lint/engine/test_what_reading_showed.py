@@ -457,3 +457,94 @@ def test_a_remote_task_that_is_a_whole_training_is_no_step(lint, body, heat):
 def test_what_runs_for_nan_only_is_guarded(lint, condition, heat):
     code = f"for x in []:\n    loss = model(x).sum()\n    loss.backward()\n    if {condition}:\n        loss.tolist()\n"
     assert {finding.heat for finding in lint(TRAINING + code) if finding.code == "GS203"} == {heat}
+
+
+METER = """
+class Meter:
+    def update(self, **values):
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor):
+                value = value.item()
+            setattr(self, key, value)
+meter = Meter()
+for x in []:
+    loss = model(x).sum()
+    loss.backward()
+    meter.update(lr=opt.param_groups[0]["lr"], step=1)
+    {call}
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "codes"),
+    [
+        ("meter.update(loss=float('nan'))", []),
+        ("meter.update(**{'first': 1.0, 'second': 2.0})", []),
+        ("meter.update(loss=loss)", ["GS201"]),
+        ("meter.update(loss=unknown(x))", ["GS201"]),
+        ("meter.update(**{key: loss for key in range(3)})", ["GS201"]),
+        ("meter.update(**unknown(x))", ["GS201"]),
+        ("meter.update(**dict(loss=1.0, **unknown(x)))", ["GS201"]),
+    ],
+)
+def test_what_all_calls_pass_numbers_for_by_keyword_is_no_tensor(lint, call, codes):
+    assert hot(lint(TRAINING + METER.format(call=call))) == codes
+
+
+MASKED = """
+class Masked(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mask = torch.empty(0)
+    def of(self, x):
+        {before}
+            self.mask = torch.ones(x.size(0), x.size(0)).triu()
+        {after}
+        return x * self.mask[: x.size(0)]
+    def forward(self, x):
+        return self.of(x * 2)
+masked = Masked().to(device)
+for x in []:
+    masked(x.to(device, non_blocking=True)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "heat"),
+    [
+        ("if self.mask.size(0) < x.size(0):", "self.mask = self.mask.to(x)", Heat.GUARDED),
+        ("if self.mask is None or self.mask.size(0) < x.size(0):", "self.mask = self.mask.to(x)", Heat.GUARDED),
+        ("if x.size(0) > 3:", "self.mask = self.mask.to(x)", Heat.STEP),
+        ("if True:", "self.mask = self.mask.to(x)", Heat.STEP),
+        ("if self.mask.size(0) < x.size(0):", "x = x * self.mask.to(x)", Heat.STEP),
+    ],
+)
+def test_a_kept_tensor_that_is_replaced_by_its_copy_is_moved_once(lint, before, after, heat):
+    found = lint(TRAINING + MASKED.format(before=before, after=after))
+    moves = TRAINING.count("\n") + MASKED.split("{after}")[0].count("\n") + 1
+    assert {finding.heat for finding in found if finding.span.line == moves} == {heat}
+
+
+@pytest.mark.parametrize(
+    ("test", "codes"),
+    [
+        ("isinstance(speech, str) or isinstance(speech, Path)", []),
+        ("not (not isinstance(speech, str) and not isinstance(speech, Path))", []),
+        ("isinstance(speech, str) or len(speech) > 3", ["GS206"]),
+        ("isinstance(speech, str) or isinstance(device, Path)", ["GS206"]),
+    ],
+)
+def test_what_is_of_one_class_or_of_another_is_narrowed_to_both(lint, test, codes):
+    code = f"""
+        from pathlib import Path
+        def read(path):
+            print(path)
+            return torch.zeros(4, device=device)
+        def transcribe(speech):
+            if {test}:
+                speech = read(speech)
+            model(speech).sum().backward()
+        for x in []:
+            transcribe(model(x))
+        """
+    assert hot(lint(TRAINING + textwrap.dedent(code))) == codes

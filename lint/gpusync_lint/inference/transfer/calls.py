@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all, join_elements
 from gpusync_lint.domain.training_idioms import BACKWARD, MODEL_METHODS, STEPPED, is_model_name
-from gpusync_lint.domain.values import UNKNOWN, Device, Gradient, Kind, Value
+from gpusync_lint.domain.values import UNKNOWN, UNPACKED, Device, Gradient, Kind, Value
 from gpusync_lint.inference.tables import Call, evaluates
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.methods import call_method
@@ -141,7 +141,10 @@ def _arguments(frame: Frame, node: ast.Call) -> list[Value]:
 
 
 def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
-    """The keyword arguments. A batch that is passed as `**batch` is stored under the key `**`."""
+    """The keyword arguments. A batch that is passed as `**batch` is stored under the key `**`.
+
+    Others without a known name are stored under `UNPACKED`.
+    """
     kwargs: dict[str, Value] = {}
     for keyword in node.keywords:
         value = frame.eval(keyword.value)
@@ -149,8 +152,12 @@ def _keywords(frame: Frame, node: ast.Call) -> dict[str, Value]:
             kwargs[keyword.arg] = value
         elif value.kind is Kind.DICT:
             kwargs.update({name: item for name, item in value.items or () if name not in kwargs})
+            if value.elem is not None and value.elem.kind is not Kind.HOST:
+                kwargs[UNPACKED] = UNKNOWN
         elif value.kind is Kind.TENSOR:
             kwargs.setdefault("**", value)
+        else:
+            kwargs[UNPACKED] = UNKNOWN
     return kwargs
 
 

@@ -90,12 +90,32 @@ def narrow(frame: Frame, test: ast.expr, holds: bool, negated: bool = False) -> 
         if _decides_operands(test.op, holds):
             for operand in test.values:
                 narrow(frame, operand, holds, negated)
+        elif either := _either_class(test):
+            _narrow_by_class(frame, *either, True, negated is isinstance(test.op, ast.Or))
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "isinstance":
         _narrow_by_class(frame, test.args[0], test.args[1], holds, negated)
     elif isinstance(test, ast.Call) and len(test.args) == 2 and dotted_path(test.func) == "hasattr" and not holds:
         _narrow_by_attribute(frame, test.args[0], test.args[1])
     elif isinstance(test, ast.Call) and len(test.args) == 1 and dotted_path(test.func) == "torch.is_tensor":
         _narrow_to_tensor(frame, test.args[0], holds)
+
+
+def _either_class(test: ast.BoolOp) -> tuple[ast.expr, ast.Tuple] | None:
+    """What `isinstance(x, A) or isinstance(x, B)` tests, and for which classes; its opposite has `and` and `not`s."""
+    tested: ast.expr | None = None
+    classes: list[ast.expr] = []
+    for one in test.values:
+        if isinstance(test.op, ast.And):
+            if not isinstance(one, ast.UnaryOp) or not isinstance(one.op, ast.Not):
+                return None
+            one = one.operand
+        if not isinstance(one, ast.Call) or len(one.args) != 2 or dotted_path(one.func) != "isinstance":
+            return None
+        if tested is not None and dotted_path(one.args[0]) != dotted_path(tested):
+            return None
+        tested = one.args[0]
+        classes += one.args[1].elts if isinstance(one.args[1], ast.Tuple) else [one.args[1]]
+    return None if tested is None else (tested, ast.Tuple(classes, ast.Load()))
 
 
 def _narrow_by_attribute(frame: Frame, tested: ast.expr, name: ast.expr) -> None:
