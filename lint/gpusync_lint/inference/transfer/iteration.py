@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from gpusync_lint.domain.lattice import element, join_all
 from gpusync_lint.domain.training_idioms import LOADER_NAMES
 from gpusync_lint.domain.values import CPU_TENSOR, UNKNOWN, Device, Kind, Value, alternatives, list_of
+from gpusync_lint.inference.transfer.names import held_items
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.syntax.names import dotted_path
 
@@ -35,6 +36,7 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
             found = frame.analysis.call(frame, method, [value], {})
             # `def __iter__(self): return self`
             return list_of(next_item(frame, found)) if found.kind is Kind.INSTANCE else found
+        return held_items(frame, value) or value
     return value
 
 
