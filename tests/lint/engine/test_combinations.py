@@ -431,6 +431,24 @@ for step in range(20):
     if history.smooth() > 99:  # waits
         break
 """,
+    "a buffer on the device that takes numbers": """
+class Buffer:
+    def __init__(self):
+        self.priorities = torch.zeros(64, device=device)
+        self.rows = torch.zeros(64, 4, device=device)
+        self.next = 0
+    def add(self):
+        self.priorities[self.next] = self.priorities.max()
+        self.priorities[self.next] = 1.0  # waits
+        self.rows[self.next] = 2.0
+        self.rows[self.next, 1] = 2.0  # waits
+        self.next += 1
+buffer = Buffer()
+for step in range(20):
+    model(x).mean().backward()
+    opt.step()
+    buffer.add()
+""",
 }
 
 
