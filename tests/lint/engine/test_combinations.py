@@ -449,6 +449,17 @@ for step in range(20):
     opt.step()
     buffer.add()
 """,
+    "numbers of vectors as indices": """
+for step in range(20):
+    loss = model(x).mean()
+    rows = [x[i] for i in torch.randperm(8)[:3]]
+    for i in torch.randperm(8).long():
+        loss = loss + x[i].mean()
+    for i in torch.arange(3, device=device):
+        loss = loss + x[i].mean()  # waits
+    loss.backward()
+    opt.step()
+""",
 }
 
 
