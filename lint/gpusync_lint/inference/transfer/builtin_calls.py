@@ -124,7 +124,11 @@ def _arithmetic(frame: Frame, call: Call) -> Value:
 def _extreme(frame: Frame, call: Call) -> Value:
     """`max`, `min`: of several values, or of a sequence. Only tensors with one element can be compared so."""
     found = _of_numbers(frame, call)
-    return found._replace(zero_dim=True) if found.kind is Kind.TENSOR else found
+    if found.kind is not Kind.TENSOR:
+        return found
+    # A tuple of what is tensors by convention only may well be a size.
+    may_be_size = not found.certain and len(call.args) == 1 and call.first.kind is Kind.TUPLE
+    return found._replace(zero_dim=None if may_be_size else True)
 
 
 def _sum(frame: Frame, call: Call) -> Value:
