@@ -60,6 +60,7 @@ class DevicePolicy:
         self._defaults: dict[ModuleDef, bool] = {}
         self._names_cuda: dict[ModuleDef, bool] = {}
         self._built_on_device = False
+        self._run_with_gpu_default: frozenset[ModuleDef] | None = None
 
     def begin_round(self, *, uses_callers: bool) -> None:
         """Discard the assumptions. `uses_callers`: whether enough calls are known to decide by the callers."""
@@ -142,11 +143,21 @@ class DevicePolicy:
         return any(name.rpartition(".")[2].endswith(_DATA_CLASSES) for name in names)
 
     def uses_gpu_by_default(self, file: ModuleDef) -> bool:
-        """Whether the default device of new tensors is the GPU: `torch.set_default_device("cuda")`."""
+        """Whether the default device of new tensors is the GPU: `torch.set_default_device("cuda")`.
+
+        What a program sets also holds in the files that it imports.
+        """
         result = self._defaults.get(file)
         if result is None:
-            result = self._defaults[file] = bool(_DEFAULT_DEVICE.search(_text_of(file)))
+            result = self._defaults[file] = _sets_gpu_default(file) or file in self._of_programs_with_gpu_default()
         return result
+
+    def _of_programs_with_gpu_default(self) -> frozenset[ModuleDef]:
+        """The files that programs import which make the GPU the default."""
+        if self._run_with_gpu_default is None:
+            programs = [file for file in self._project.files if _sets_gpu_default(file) and _is_program(file)]
+            self._run_with_gpu_default = self._project.imported_from(programs)
+        return self._run_with_gpu_default
 
     def names_cuda(self, file: ModuleDef) -> bool:
         """Whether a file names CUDA, so that it may run there, and not only on other accelerators that it names."""
@@ -165,6 +176,16 @@ class DevicePolicy:
         if not self._built_on_device:
             self._built_on_device = True
             self._revisions.change(BUILT_ON_DEVICE)
+
+
+def _sets_gpu_default(file: ModuleDef) -> bool:
+    text = _text_of(file)
+    return "set_default_" in text and _DEFAULT_DEVICE.search(text) is not None
+
+
+def _is_program(file: ModuleDef) -> bool:
+    """Whether a file is started as a program, and no test."""
+    return file.outline is None and "__main__" in file.text and not is_test_path(file.path)
 
 
 def _text_of(file: ModuleDef) -> str:

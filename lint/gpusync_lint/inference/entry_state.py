@@ -24,6 +24,7 @@ from gpusync_lint.inference.dependencies import Reader
 from gpusync_lint.inference.summaries import Parameter, Signature
 from gpusync_lint.project.framework_callbacks import METRIC_BASES
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.parameters import with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -187,16 +188,10 @@ class EntryStates:
         fn = reader.fn
         assert not isinstance(fn.node, ast.Module)
         arguments = fn.node.args
-        positional = [*arguments.posonlyargs, *arguments.args]
-        defaults = [None] * (len(positional) - len(arguments.defaults)) + list(arguments.defaults)
-        pairs = [
-            *zip(positional, defaults, strict=True),
-            *zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True),
-        ]
         is_method = (fn.cls is not None and fn.kind != "static") or self._classes.receives_context(fn)
         has_tensors = self._has_tensors_by_convention(fn)
         parameters: list[Parameter] = []
-        for position, (arg, default) in enumerate(pairs):
+        for position, (arg, default) in enumerate(with_defaults(arguments)):
             if position == 0 and is_method:
                 key = arg.arg if fn.kind == "class" else ""
                 parameters.append(Parameter(arg.arg, key, self._instances.self_of(fn)))

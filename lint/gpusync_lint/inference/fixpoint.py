@@ -72,6 +72,7 @@ class Inference:
         )
         self._states: dict[FunctionDef, FunctionState] = {}
         self._callbacks: dict[FunctionDef, tuple[Heat, Unit | None]] = {}
+        self._lambdas: dict[ast.Lambda, dict[ast.stmt, FunctionDef]] = {}
         self._results: dict[tuple[object, ...], Value] = {}
         """By function and arguments, the return values of short functions in this round."""
         self._targets: dict[tuple[str, str], list[FunctionDef]] = {}
@@ -349,6 +350,14 @@ class Inference:
     def record_callback(self, fn: FunctionDef, heat: Heat, unit: Unit | None = None) -> None:
         """Record how often a framework calls a function that is passed to it."""
         self._callbacks[fn] = heat, unit
+
+    def record_lambda(self, node: ast.Lambda, caller: FunctionDef, statement: ast.stmt) -> None:
+        """Record which statement calls a lambda."""
+        self._lambdas.setdefault(node, {})[statement] = caller
+
+    def lambda_calls(self, node: ast.Lambda) -> Mapping[ast.stmt, FunctionDef]:
+        """The statements that call a lambda, each with its function."""
+        return self._lambdas.get(node, {})
 
     def carried_names(self, loop: ast.For | ast.AsyncFor | ast.While) -> frozenset[str]:
         """The names that may carry a value from one iteration of a loop to the next."""

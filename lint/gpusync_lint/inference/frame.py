@@ -77,6 +77,9 @@ class Interprocedural(Interpreter, Protocol):
     def record_callback(self, fn: FunctionDef, heat: Heat, unit: Unit | None = None) -> None:
         """Record how often a framework calls a function that is passed to it."""
 
+    def record_lambda(self, node: ast.Lambda, caller: FunctionDef, statement: ast.stmt) -> None:
+        """Record which statement calls a lambda."""
+
     def pass_batches(self, fn: FunctionDef) -> None:
         """Record that a framework calls `update(engine, batch)` with batches of a data loader."""
 

@@ -37,6 +37,8 @@ _AUTOGRAD_FUNCTIONS = frozenset(
         "torch.autograd.function.NestedIOFunction",
     }
 )  # fmt: skip
+_DICTS = frozenset({"Counter", "OrderedDict", "UserDict", "defaultdict", "dict"})
+_LISTS = frozenset({"UserList", "deque", "list"})
 _WITH_CONTEXT = frozenset({"forward", "setup_context", "backward", "vjp", "jvp"})
 """The methods of a `torch.autograd.Function` whose first parameter is its context."""
 
@@ -57,6 +59,7 @@ class ClassHierarchy:
     def __init__(self, names: _Names) -> None:
         self._names = names
         self._lineages: dict[ClassDef, tuple[ClassDef | str, ...]] = {}
+        self._containers: dict[ClassDef, str] = {}
         self._project_lineages: dict[ClassDef, tuple[ClassDef, ...]] = {}
         self._modules: dict[ClassDef, bool] = {}
         self._methods: dict[tuple[ClassDef, str], FunctionDef | None] = {}
@@ -134,6 +137,20 @@ class ClassHierarchy:
     def is_autograd_function(self, cls: ClassDef) -> bool:
         """Whether a class is a `torch.autograd.Function`, whose `apply` calls `forward`."""
         return any(base in _AUTOGRAD_FUNCTIONS for base in self.external_bases(cls))
+
+    def is_optimizer(self, cls: ClassDef) -> bool:
+        """Whether a class is a `torch.optim.Optimizer`."""
+        return any(base.startswith("torch.optim.") for base in self.external_bases(cls))
+
+    def container(self, cls: ClassDef) -> str:
+        """`dict` or `list` for a class that is derived from such a container; empty for others."""
+        known = self._containers.get(cls)
+        if known is None:
+            names = {base.rpartition(".")[2] for base in self.external_bases(cls)}
+            for base in self.project_lineage(cls):
+                names.update(node.id for node in base.node.bases if isinstance(node, ast.Name))
+            known = self._containers[cls] = "dict" if names & _DICTS else "list" if names & _LISTS else ""
+        return known
 
     def receives_context(self, fn: FunctionDef) -> bool:
         """Whether autograd passes its context to a function first: `forward(ctx, x)`, `backward(ctx, grad)`."""

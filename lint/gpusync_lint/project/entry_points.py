@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from gpusync_lint.catalogue import entry_points
 from gpusync_lint.model.units import Unit
 from gpusync_lint.syntax.names import dotted_path
+from gpusync_lint.syntax.parameters import with_defaults
 from gpusync_lint.syntax.traversal import walk
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def injections(file: ModuleDef) -> Iterator[Injection]:
     given: dict[ast.expr, Injection] = {}
     for node in walk(file.tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            for arg, default in _parameters(node.args):
+            for arg, default in with_defaults(node.args):
                 annotation = arg.annotation
                 annotated = list(_annotated(annotation))
                 for one in (default, *annotated[1:]):
@@ -80,13 +81,6 @@ def injections(file: ModuleDef) -> Iterator[Injection]:
 @cache
 def _injecting_modules() -> frozenset[str]:
     return frozenset(name.partition(".")[0] for name in entry_points.injections())
-
-
-def _parameters(arguments: ast.arguments) -> Iterator[tuple[ast.arg, ast.expr | None]]:
-    positional = [*arguments.posonlyargs, *arguments.args]
-    missing: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
-    yield from zip(positional, [*missing, *arguments.defaults], strict=True)
-    yield from zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
 
 
 def _annotated(annotation: ast.expr | None) -> Iterator[ast.expr | None]:

@@ -105,6 +105,17 @@ class Project:
             self._host_fields[file] = known
         return known
 
+    def imported_from(self, files: Iterable[ModuleDef]) -> frozenset[ModuleDef]:
+        """The files of the project that files import, directly or through others, as far as they have been read."""
+        found: set[ModuleDef] = set()
+        stack = list(files)
+        while stack:
+            imported = (self._index.get(module) for module in self._modules_imported(stack.pop()))
+            added = [file for file in imported if file is not None and file not in found]
+            found.update(added)
+            stack += added
+        return frozenset(found)
+
     def _modules_imported(self, file: ModuleDef) -> set[tuple[str, ...]]:
         """The modules of the project that a file may import."""
         modules: Collection[tuple[str, ...]] = self._index if self.lazy is None else self.lazy.modules

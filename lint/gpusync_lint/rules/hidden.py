@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gpusync_lint.domain.values import Device, Kind, Value
 from gpusync_lint.model.levels import Confidence, Heat
-from gpusync_lint.rules.base.context import Report, Rule, RuleContext, keyword, method, positional
+from gpusync_lint.rules.base.context import Report, Rule, RuleContext, is_constant, keyword, method, positional
+from gpusync_lint.syntax.parameters import with_defaults
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +65,18 @@ class Scaler(Rule):
 
 _VALIDATES_NOTHING = re.compile(r"\.set_default_validate_args\(\s*(?:value\s*=\s*)?False")
 """A call that switches validation off for all distributions."""
+
+
+def _is_false_by_default(node: ast.expr | None, function: ast.AST) -> bool:
+    """Whether an expression is a parameter of a function with the default False."""
+    return (
+        isinstance(node, ast.Name)
+        and isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and any(
+            arg.arg == node.id and default is not None and is_constant(default, False)
+            for arg, default in with_defaults(function.args)
+        )
+    )
 
 
 class DistributionChecks(Rule):
@@ -132,7 +145,8 @@ class DistributionChecks(Rule):
         is_distribution = context.value(base).kind is Kind.DISTRIBUTION
         if not is_distribution and not context.qualified_name(base).startswith("torch.distributions."):
             return
-        if context.value(keyword(node, "validate_args")).const is False:
+        validated = keyword(node, "validate_args")
+        if context.value(validated).const is False or _is_false_by_default(validated, context.function.node):
             return
         given = [context.value(arg) for arg in (*positional(node), *(one.value for one in node.keywords))]
         confidences = [context.confidence(value) for value in given if value.on_device]

@@ -18,6 +18,7 @@ from gpusync_lint.rules.base.context import (
     positional,
     stored_value,
 )
+from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
@@ -223,9 +224,25 @@ class IndexWrite(Rule):
                     yield Report("scalar-store", target, confidence)
                     return
         if value.kind is Kind.HOST and all(map(is_number, values)) and not any(map(_is_ellipsis, nodes)):
-            made = _made(target.value.id, context) if isinstance(target.value, ast.Name) else None
+            made = _creation(target.value, context)
             if made is not None and _rank(made, context) == len(indices(target)) == len(values):
                 yield Report("element-store", target, confidence)
+
+
+def _creation(node: ast.expr, context: RuleContext) -> ast.Call | None:
+    """The call that created what a name holds, or an attribute of `self` that the class assigns once."""
+    if isinstance(node, ast.Name):
+        return _made(node.id, context)
+    if not isinstance(node, ast.Attribute) or dotted_path(node.value) != "self" or context.function.cls is None:
+        return None
+    path = f"self.{node.attr}"
+    assigned = [
+        statement.value
+        for method in context.function.cls.methods.values()
+        for statement in walk_block(method.node.body)
+        if isinstance(statement, ast.Assign) and path in map(dotted_path, statement.targets)
+    ]
+    return assigned[0] if len(assigned) == 1 and isinstance(assigned[0], ast.Call) else None
 
 
 def _is_ellipsis(node: ast.expr) -> bool:

@@ -192,7 +192,7 @@ class TensorFromData(Rule):
         if given is None or (isinstance(given, (ast.List, ast.Tuple)) and not given.elts):
             return  # nothing to copy
         data = context.value(given)
-        if torch_api.tensor_type(dotted) == "cuda":
+        if torch_api.tensor_type(dotted) == "cuda" or (dotted == "torch.Tensor" and context.uses_gpu_by_default()):
             yield from self._legacy_type(node, data, context)
         elif dotted:
             yield from self._function(node, dotted, data, context)
@@ -217,7 +217,7 @@ class TensorFromData(Rule):
             yield Report("tensor-from-data-on-device", node, confidence, fix=fix)
 
     def _legacy_type(self, node: ast.Call, data: Value, context: RuleContext) -> Iterator[Report]:
-        """`torch.cuda.FloatTensor(data)`. With sizes as arguments, it does not wait."""
+        """`torch.cuda.FloatTensor(data)`, or of the default type `torch.Tensor`. Given sizes, it does not wait."""
         literal = data.kind in (Kind.LIST, Kind.TUPLE) and not has_tensor(data)
         if data.kind is Kind.ARRAY or literal:
             yield Report("tensor-from-data-on-device", node, Confidence.HIGH)

@@ -88,9 +88,18 @@ class Judge:
                     statement = report.heat_statement or occurrence.statement
                     fn = report.function or occurrence.fn
                     # A program that works does not log warnings in every step. The speed of tests matters less.
-                    deferred = occurrence.deferred or _is_warning(occurrence.statement) or (in_tests and _is_test(fn))
-                    place = self._heat.place(fn, statement, occurrence.repeated, deferred)
+                    deferred = _is_warning(occurrence.statement) or (in_tests and _is_test(fn))
+                    place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred or deferred)
+                    if occurrence.within is not None and not deferred:
+                        place = self._hottest(place, self._inference.lambda_calls(occurrence.within))
                 yield self._finding(occurrence, report, place, context), place
+
+    def _hottest(self, written: Place, calls: Mapping[ast.stmt, FunctionDef]) -> Place:
+        """The place that determines how often a lambda runs: where it is written, or where it is called."""
+        places = [written, *(self._heat.place(fn, statement) for statement, fn in calls.items())]
+        if self._heat.is_part:  # decided when the parts are linked; the first call stands for all
+            return places[:2][-1]
+        return min(places, key=lambda place: self._heat.heat_at(place).rank)
 
     def _reports(self, file: ModuleDef) -> _FileReports:
         found = self._files.get(file)

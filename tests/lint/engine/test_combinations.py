@@ -297,6 +297,169 @@ for batch in DataLoader([]):
     model(batch["x"]).mean().backward()
     opt.step()
 """,
+    "an optimizer of the project that evaluates a closure": """
+class Descent(torch.optim.Optimizer):
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, dict(lr=lr, tolerance=1e-9))
+        self._params = self.param_groups[0]["params"]
+    def _gradient(self):
+        return torch.cat([p.grad.view(-1) for p in self._params])
+    def _evaluate(self, closure, t, d):
+        offset = 0
+        for p in self._params:
+            p.data.add_(d[offset:offset + p.numel()].view_as(p), alpha=t)
+            offset += p.numel()
+        return float(closure()), self._gradient()  # waits
+    def step(self, closure):
+        closure = torch.enable_grad()(closure)
+        group = self.param_groups[0]
+        loss = float(closure())  # waits
+        d = -self._gradient()
+        if d.abs().max() <= group["tolerance"]:  # waits
+            return loss
+        slope = d.dot(d)
+        if slope < group["tolerance"]:  # waits
+            return loss
+        return self._evaluate(closure, group["lr"], d)[0]
+descent = Descent(model.parameters())
+def closure():
+    descent.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    return loss
+for step in range(20):
+    descent.step(closure)
+""",
+    "a line search that compares numbers": """
+def cubic(t1, f1, g1, t2, f2, g2):
+    d1 = g1 + g2 - 3 * (f1 - f2) / (t1 - t2)
+    square = abs(d1) ** 2 - g1 * g2
+    return square
+def search(evaluate, t, d, f, slope, limit=3):
+    for i in range(limit):
+        f_new, g_new = evaluate(t, d)
+        along = g_new.dot(d)
+        if abs(along) <= 0.0 * slope:  # waits
+            return t
+        t = min(t * 2.0, 0.5 * (t + cubic(0.0, f, slope, t, f_new, along) * 0.0))  # waits
+    return t
+target = torch.randn(12, device=device)
+def evaluate(t, d):
+    moved = target + t * d
+    return moved.pow(2).sum(), 2 * moved
+for step in range(20):
+    f, g = evaluate(0.0, target)
+    t = search(evaluate, 0.1, -g, f, -g.dot(g))
+    if g.norm(2) < 1e-9:  # waits
+        break
+    model(x).mean().backward()
+    opt.step()
+""",
+    "lambdas that are called elsewhere": """
+psnr = lambda value: -10.0 * torch.log(value) / torch.log(torch.tensor([10.0], device=device))  # waits
+FORMATS = {"loss": lambda value: value.item()}  # waits
+class Tracker:
+    def __init__(self):
+        self.convert = lambda value: float(value)  # waits
+        self.rows = []
+    def add(self, value):
+        self.rows.append(self.convert(value))
+tracker = Tracker()
+def train():
+    for step in range(20):
+        loss = model(x).pow(2).mean()
+        loss.backward()
+        opt.step()
+        tracker.add(psnr(loss.detach()).sum())
+        FORMATS["loss"](loss)
+train()
+""",
+    "a distribution of the project that does not validate by default": """
+class Scores(torch.distributions.Distribution):
+    arg_constraints = {"scores": torch.distributions.constraints.real}
+    def __init__(self, scores, validate_args=False):
+        self.scores = scores
+        super().__init__(scores.shape[:1], scores.shape[1:], validate_args=validate_args)
+class Chains(Scores):
+    def __init__(self, scores, validate_args=False):
+        super(Chains, self).__init__(scores, validate_args=validate_args)
+for step in range(20):
+    Chains(model(x)).scores.mean().backward()
+    opt.step()
+""",
+    "classes that are dicts and lists": """
+class Meter(dict):
+    def add(self, **given):
+        for key, value in given.items():
+            count, total = self.get(key, (0, 0.0))
+            self[key] = (count + 1, total + value)
+    def mean(self, key):
+        count, total = self[key]
+        return total / count
+class Trace(dict):
+    def log(self, key, value):
+        if key not in self:
+            self[key] = []
+        self[key].append(value)
+    def last(self, key):
+        return self[key][-1]
+class Counts(dict):
+    def put(self, **given):
+        for key, value in given.items():
+            self[key] = value + 1
+class History(list):
+    def push(self, value):
+        self.append(value)
+    def smooth(self):
+        return sum(self) / len(self)
+meter, trace, counts, history = Meter(), Trace(), Counts(), History()
+for step in range(20):
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    opt.step()
+    meter.add(loss=loss.detach())
+    trace.log("loss", loss.detach())
+    counts.put(steps=step)
+    history.push(loss.detach())
+    print("%.3f" % meter.mean("loss"))  # waits
+    if trace.last("loss") > 99:  # waits
+        break
+    for key, value in counts.items():
+        print(key, f"{value:.3f}")
+    if counts["steps"] > 99:
+        break
+    if history.smooth() > 99:  # waits
+        break
+""",
+    "a buffer on the device that takes numbers": """
+class Buffer:
+    def __init__(self):
+        self.priorities = torch.zeros(64, device=device)
+        self.rows = torch.zeros(64, 4, device=device)
+        self.next = 0
+    def add(self):
+        self.priorities[self.next] = self.priorities.max()
+        self.priorities[self.next] = 1.0  # waits
+        self.rows[self.next] = 2.0
+        self.rows[self.next, 1] = 2.0  # waits
+        self.next += 1
+buffer = Buffer()
+for step in range(20):
+    model(x).mean().backward()
+    opt.step()
+    buffer.add()
+""",
+    "numbers of vectors as indices": """
+for step in range(20):
+    loss = model(x).mean()
+    rows = [x[i] for i in torch.randperm(8)[:3]]
+    for i in torch.randperm(8).long():
+        loss = loss + x[i].mean()
+    for i in torch.arange(3, device=device):
+        loss = loss + x[i].mean()  # waits
+    loss.backward()
+    opt.step()
+""",
 }
 
 

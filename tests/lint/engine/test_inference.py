@@ -262,6 +262,24 @@ def test_an_assertion_in_a_test_is_silent(lint):
     assert [finding.code for finding in lint(net=HEAD + code)] == ["GS302"]
 
 
+def test_the_default_type_of_a_program_holds_in_the_files_it_imports(lint):
+    helper = "import torch\ndef ratio(value):\n    return value / torch.Tensor([10.0])\n"
+    program = (
+        "import torch\nfrom helper import ratio\n"
+        "def main():\n    model = torch.nn.Linear(4, 1)\n    opt = torch.optim.SGD(model.parameters(), 0.1)\n"
+        "    for i in range(9):\n        ratio(model(torch.randn(8, 4))).mean().backward()\n        opt.step()\n"
+        "if __name__ == '__main__':\n"
+    )
+    found = [
+        lint(helper=helper, program=f"{program}    {start}main()\n")
+        for start in ("torch.set_default_tensor_type('torch.cuda.FloatTensor'); ", "")
+    ]
+    assert [[(one.path, one.span.line, one.heat) for one in each if one.code == "GS502"] for each in found] == [
+        [("helper.py", 3, Heat.STEP)],
+        [],
+    ]
+
+
 def test_a_wait_in_a_test_function_is_a_note(lint):
     code = (
         "def test_step():\n    net = nn.Linear(3, 1).cuda()\n    for i in range(9):\n"

@@ -9,7 +9,7 @@ from gpusync_lint.domain.lattice import element, join, join_elements, widened
 from gpusync_lint.domain.tensor_ops import combine
 from gpusync_lint.domain.values import ARRAY, Device, Kind, Value, dict_of, list_of, tuple_of
 from gpusync_lint.inference.tables import executes
-from gpusync_lint.inference.transfer.names import value_and_path
+from gpusync_lint.inference.transfer.names import ITEMS, held_items, value_and_path
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -88,6 +88,10 @@ def rebind(frame: Frame, target: ast.expr, value: Value) -> None:
     path = dotted_path(target)
     if path is None:
         return
+    holder = frame.eval(target)
+    if holder.kind is Kind.INSTANCE and held_items(frame, holder) is not None:
+        frame.analysis.instances.set_attribute(holder, ITEMS, value)
+        return
     frame.store.set(path, value)
     if isinstance(target, ast.Name):
         frame.extend_outer(target.id, value)
@@ -149,6 +153,12 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
         return
     if base.elem is not None and base.elem.kind is Kind.DICT and isinstance(index.const, str):
         base = base.elem
+    elif base.kind is Kind.INSTANCE:
+        method = frame.analysis.project.classes.method(base.ref, "__setitem__")
+        if method is not None:
+            frame.analysis.call(frame, method, [base, index, value], {})
+            return
+        base = held_items(frame, base) or base
     if base.kind is Kind.DICT:
         pairs = base.items or ()
         if isinstance(index.const, str) and len(pairs) < MAX_KEYS:
@@ -162,7 +172,7 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
     elif base.kind is Kind.LIST:
         wider = list_of(value if base.elem is None else widened(base.elem, value))
         if wider != base:
-            frame.store.set(path, wider)
+            rebind(frame, target.value, wider)
     elif base.kind is Kind.TENSOR:
         _store_in_tensor(frame, target, path, base, index, value)
     elif base.kind is Kind.TUPLE and base.items and is_key(target.slice):  # a list of which the elements are told apart
@@ -170,9 +180,5 @@ def _store(frame: Frame, target: ast.Subscript, value: Value) -> None:
         if isinstance(index.const, int) and index.const < len(items):
             items[index.const] = value
             frame.store.set(path, tuple_of(items))
-    elif base.kind is Kind.INSTANCE:
-        method = frame.analysis.project.classes.method(base.ref, "__setitem__")
-        if method is not None:
-            frame.analysis.call(frame, method, [base, index, value], {})
     elif base.kind is Kind.UNKNOWN and isinstance(index.const, str):
         frame.store.set(item_path(path, index.const), value)

@@ -21,7 +21,7 @@ from gpusync_lint.domain.values import (
 )
 from gpusync_lint.inference.transfer.calling import call_value
 from gpusync_lint.inference.transfer.iteration import iterated, next_item
-from gpusync_lint.inference.transfer.names import attribute_of, tensor_attributes
+from gpusync_lint.inference.transfer.names import attribute_of, held_items, tensor_attributes
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -115,9 +115,20 @@ def _zip(frame: Frame, call: Call) -> Value:
 
 
 def _arithmetic(frame: Frame, call: Call) -> Value:
-    """`max`, `min`, `abs`, `round`, `pow`: of one or several values, or of a sequence."""
+    """`abs`, `round`, `pow`."""
     found = _of_numbers(frame, call)
-    return found._replace(zero_dim=None) if found.kind is Kind.TENSOR else found
+    is_one = found.kind is Kind.TENSOR and all(value.zero_dim for value in call.args if value.kind is Kind.TENSOR)
+    return found._replace(zero_dim=True if is_one else None) if found.kind is Kind.TENSOR else found
+
+
+def _extreme(frame: Frame, call: Call) -> Value:
+    """`max`, `min`: of several values, or of a sequence. Only tensors with one element can be compared so."""
+    found = _of_numbers(frame, call)
+    if found.kind is not Kind.TENSOR:
+        return found
+    # A tuple of what is tensors by convention only may well be a size.
+    may_be_size = not found.certain and len(call.args) == 1 and call.first.kind is Kind.TUPLE
+    return found._replace(zero_dim=None if may_be_size else True)
 
 
 def _sum(frame: Frame, call: Call) -> Value:
@@ -129,7 +140,8 @@ def _of_numbers(frame: Frame, call: Call) -> Value:
         if value.kind is Kind.FOREIGN:
             return value
     _call_key(frame, call)
-    values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in call.args]
+    given = [held_items(frame, value) or value for value in call.args]
+    values = [element(value) if value.kind in (Kind.LIST, Kind.TUPLE) else value for value in given]
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         return join_elements(tensors)._replace(zero_dim=tensors[0].zero_dim)
@@ -263,7 +275,8 @@ def _unknown(frame: Frame, call: Call) -> Value:
 _BUILTINS: dict[str, Callable[[Frame, Call], Value]] = {
     **dict.fromkeys(("list", "tuple"), _sequence),
     **dict.fromkeys(("set", "reversed", "frozenset"), _collection),
-    **dict.fromkeys(("max", "min", "abs", "round", "pow"), _arithmetic),
+    **dict.fromkeys(("max", "min"), _extreme),
+    **dict.fromkeys(("abs", "round", "pow"), _arithmetic),
     **dict.fromkeys(("open", "object", "type", "slice"), _unknown),
     **dict.fromkeys(("str", "repr", "print"), _text),
     "sorted": _sorted,

@@ -54,6 +54,8 @@ def _result_by_convention(frame: Frame, node: ast.Call) -> Value:
     if _asks_for_tensors(node):
         return _BATCH_ON_HOST
     name = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
+    if name == "closure" and not node.args:  # what `optimizer.step(closure)` is given computes the loss
+        return Value(Kind.TENSOR, frame.assumed_device(), certain=False, zero_dim=True)
     owner = (dotted_path(getattr(node.func, "value", node.func)) or "").rpartition(".")[2]
     if name in _RUNNING or is_model_name(name) or is_model_name(owner) or name.endswith(_LOSSES):
         given = [*node.args, *(keyword.value for keyword in node.keywords)]

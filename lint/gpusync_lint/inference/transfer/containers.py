@@ -23,7 +23,7 @@ from gpusync_lint.domain.values import (
 from gpusync_lint.inference.tables import evaluates
 from gpusync_lint.inference.transfer.assignments import MAX_KEYS, bind, is_key, item_path
 from gpusync_lint.inference.transfer.iteration import iterated
-from gpusync_lint.inference.transfer.names import kept_on_host
+from gpusync_lint.inference.transfer.names import held_items, kept_on_host
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
@@ -183,9 +183,12 @@ def _item_of_array(frame: Frame, node: ast.Subscript, base: Value, index: Value)
 
 
 def _item_of_instance(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:
-    """The result of `__getitem__` of a class of the project."""
+    """The result of `__getitem__` of a class of the project, or an item of what it is by its base."""
     method = frame.analysis.project.classes.method(base.ref, "__getitem__") if base.definition is not None else None
-    return UNKNOWN if method is None else frame.analysis.call(frame, method, [base, index], {})
+    if method is not None:
+        return frame.analysis.call(frame, method, [base, index], {})
+    held = held_items(frame, base)
+    return UNKNOWN if held is None else _SUBSCRIPTS[held.kind](frame, node, held, index)
 
 
 def _item_of_host(frame: Frame, node: ast.Subscript, base: Value, index: Value) -> Value:

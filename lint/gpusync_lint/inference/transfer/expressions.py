@@ -69,6 +69,7 @@ def call_lambda(frame: Frame, call: Call) -> Value:
     if frame.nested_lambdas > _MAX_NESTED_LAMBDAS:
         frame.fn.file.limits.setdefault(_TOO_MANY_LAMBDAS, frame.statement.lineno)
         return UNKNOWN
+    frame.analysis.record_lambda(node, frame.fn, frame.statement)
     frame.lambdas.append(node)
     mark = frame.store.mark()
     is_elsewhere = not (fn is frame.fn or (fn.is_module and fn.file is frame.fn.file))

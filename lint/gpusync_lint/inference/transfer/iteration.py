@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from gpusync_lint.domain.lattice import element, join_all
 from gpusync_lint.domain.training_idioms import LOADER_NAMES
 from gpusync_lint.domain.values import CPU_TENSOR, UNKNOWN, Device, Kind, Value, alternatives, list_of
+from gpusync_lint.inference.transfer.names import held_items
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
-    import ast
-
     from gpusync_lint.inference.frame import Frame
+
+_VECTORS = frozenset({"arange", "linspace", "logspace", "randperm"})
+_OF_SAME_SHAPE = frozenset({"cuda", "double", "flip", "float", "int", "long", "to"})
 
 
 def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
@@ -35,7 +38,23 @@ def iterated(frame: Frame, value: Value, node: ast.expr) -> Value:
             found = frame.analysis.call(frame, method, [value], {})
             # `def __iter__(self): return self`
             return list_of(next_item(frame, found)) if found.kind is Kind.INSTANCE else found
+        return held_items(frame, value) or value
+    if value.kind is Kind.TENSOR and _is_vector(node):
+        return list_of(value._replace(zero_dim=True))
     return value
+
+
+def _is_vector(node: ast.expr) -> bool:
+    """Whether an expression creates a tensor with one dimension: `torch.randperm(n).long()[:k]`."""
+    if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice):
+        node = node.value
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        if node.func.attr in _VECTORS:
+            return True
+        if node.func.attr not in _OF_SAME_SHAPE:
+            return False
+        node = node.func.value
+    return False
 
 
 def next_item(frame: Frame, iterator: Value) -> Value:

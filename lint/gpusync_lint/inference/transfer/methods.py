@@ -14,6 +14,7 @@ from gpusync_lint.inference.tables import METHODS, Call, methods_of
 from gpusync_lint.inference.transfer.assignments import rebind
 from gpusync_lint.inference.transfer.iteration import next_item
 from gpusync_lint.inference.transfer.moves import MOVES, as_type, move, tensor_type_of
+from gpusync_lint.inference.transfer.names import held_items
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 _NEVER_MOVED = frozenset({Kind.HOST, Kind.FUNCTION, Kind.NAME, Kind.ARRAY, Kind.FOREIGN})
 _LOGGING_PREFIXES = ("add_", "log_", "set_post")
 """Prefixes of the names of methods that log or display their arguments."""
-_CONTAINER_METHODS = frozenset({"items", "keys", "values", "get", "pop", "update", "append", "extend", "insert"})
+_CONTAINER_METHODS = frozenset(
+    {"items", "keys", "values", "get", "pop", "setdefault", "update", "append", "extend", "insert"}
+)
 """Methods that show that what may be a tensor or a container is a container."""
 _SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
 _SAVING = frozenset({"save_for_backward", "save_for_forward"})
@@ -149,7 +152,7 @@ def sequence_method(frame: Frame, call: Call) -> Value:
 
 @methods_of(Kind.INSTANCE)
 def instance_method(frame: Frame, call: Call) -> Value | None:
-    """A method inherited from a distribution, or of the context of a function of autograd; None for other classes."""
+    """A method inherited from a container or a distribution, or of the context of autograd; None for other classes."""
     cls = call.receiver.definition
     if cls is None or call.callee.kind:
         return None
@@ -159,6 +162,9 @@ def instance_method(frame: Frame, call: Call) -> Value | None:
         saved = list_of(join_elements(call.args)) if is_starred else tuple_of(call.args)
         frame.analysis.instances.set_attribute(call.receiver, "saved_tensors", saved)
         return HOST
+    held = held_items(frame, call.receiver) if call.method in _CONTAINER_METHODS | _APPENDING else None
+    if held is not None:
+        return METHODS[held.kind](frame, call._replace(receiver=held))
     bases = classes.external_bases(cls)
     if not any(base.startswith("torch.distributions.") for base in bases):
         return None

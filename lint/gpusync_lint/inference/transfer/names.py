@@ -182,6 +182,11 @@ def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
     return UNKNOWN if handler is None else handler(frame, base, attr)
 
 
+ITEMS = "[]"
+"""The attribute under which the items of an instance of a class derived from `dict` or `list` are kept."""
+_EMPTY = {"dict": dict_of((), None), "list": list_of(None)}
+
+
 def _host_attribute(frame: Frame, base: Value, attr: str) -> Value:
     return HOST
 
@@ -304,6 +309,14 @@ def _instance_attribute(frame: Frame, base: Value, attr: str) -> Value:
     return found
 
 
+def held_items(frame: Frame, owner: Value) -> Value | None:
+    """The dict or list that an instance of a project class is by its base: `class Meter(dict)`. None for others."""
+    if owner.kind is not Kind.INSTANCE or owner.definition is None:
+        return None
+    empty = _EMPTY.get(frame.analysis.project.classes.container(owner.ref))
+    return empty and (frame.analysis.instances.attribute(frame.reader, owner.ref, ITEMS) or empty)
+
+
 def tensor_attributes(frame: Frame, owner: Value) -> Value | None:
     """Any tensor among the attributes of an instance of a project class; None if it holds none."""
     if owner.kind is not Kind.INSTANCE or owner.definition is None:
@@ -318,6 +331,8 @@ def _inherited_attribute(frame: Frame, base: Value, attr: str) -> Value:
         return _module_attribute(frame, base, attr)
     if attr == "device":
         return Value(Kind.DEVICE, max(base.device, frame.assumed_device()))
+    if attr == "param_groups" and frame.analysis.project.classes.is_optimizer(base.ref):
+        return _optimizer_attribute(frame, base, attr)
     delegates = frame.analysis.project.classes.method(base.ref, "__getattr__")
     if delegates is not None and delegates.is_short:
         found = frame.analysis.call(frame, delegates, [base, host_constant(attr)], {})

@@ -164,7 +164,8 @@ def _compared(values: list[Value]) -> Value:
     tensors = [value for value in values if value.kind is Kind.TENSOR]
     if tensors:
         result = combine(values[0], values[1]) if len(values) == 2 else join_all(tensors)
-        certain = all(value.certain for value in tensors)
+        # What is compared with a number that certainly is a tensor gives one.
+        certain = all(value.certain for value in tensors) or any(one.certain and one.zero_dim for one in tensors)
         # What a 0-dimensional tensor is compared with is a number, if nothing is known about it.
         if result.zero_dim is None and tensors[0].zero_dim and Kind.UNKNOWN in (values[0].kind, values[-1].kind):
             result = result._replace(zero_dim=True)

@@ -38,6 +38,10 @@ _DETACHED = frozenset(
 """Operations whose results no gradient passes through."""
 _MULTIPLIED = frozenset({"prod", "cumprod"})
 _MATRIX_PRODUCTS = frozenset({"mm", "matmul", "spmm"})
+_INNER_PRODUCTS = frozenset({"dist", "dot", "vdot"})
+"""Reductions of two tensors to one number."""
+_ORDERED = frozenset({"nanquantile", "norm", "quantile"})
+"""Reductions that take an order before the dimension."""
 
 
 class _Operation(NamedTuple):
@@ -125,7 +129,7 @@ def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, V
                 base = combine(base, other)
     zero_dim: bool | None = None
     if properties.dimensions == "reduced":
-        zero_dim = not (args or "dim" in kwargs or "axis" in kwargs)
+        zero_dim = _reduces_all(name, args, kwargs)
     elif properties.dimensions:
         zero_dim = receiver.zero_dim if properties.dimensions == "receiver" else base.zero_dim
     boolean = properties.makes_boolean or (receiver.boolean and properties.keeps_boolean)
@@ -134,6 +138,14 @@ def operation(name: str, receiver: Value, args: list[Value], kwargs: dict[str, V
         gradient = max(base.gradient, _gradient(name, receiver, args))
     result = tensor_like(base, base.certain or properties.only_tensors, zero_dim, boolean, False, gradient)
     return _in_parts(properties.parts, result, args, kwargs) if properties.parts else result
+
+
+def _reduces_all(name: str, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether a reduction is over all dimensions, so that its result is 0-dimensional."""
+    if name in _INNER_PRODUCTS:
+        return True
+    dimensions = args[1:] if name in _ORDERED else args  # `x.norm(2)` is a number, `x.norm(2, 0)` is not
+    return not (dimensions or "dim" in kwargs or "axis" in kwargs)
 
 
 def _gradient(name: str, receiver: Value, args: list[Value]) -> Gradient:

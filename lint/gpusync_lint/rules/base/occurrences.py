@@ -49,6 +49,8 @@ class Occurrence:
     deferred: bool
     """Whether it may run later or seldom: inside a lambda, in the message of an assertion, or where an argument of
     another type is converted to a tensor."""
+    within: ast.Lambda | None
+    """The lambda around it, unless the call that it is passed to calls it at once."""
     string: ast.expr | None
     """The f-string around it. Some versions of Python report wrong positions inside f-strings."""
 
@@ -103,6 +105,7 @@ class _Walk(Generic[_Rules]):
         self._depth = 0
         self._repeated = 0
         self._deferred = 0
+        self._lambda: ast.Lambda | None = None
         self._callee = ""
         """The last name of the function whose arguments are being traversed."""
         self._string: ast.expr | None = None
@@ -122,14 +125,14 @@ class _Walk(Generic[_Rules]):
             del self.found[before:]
             self._fn.file.limits.setdefault(TOO_DEEP, statement.lineno)
             self._depth = self._repeated = self._deferred = 0
-            self._callee, self._string = "", None
+            self._callee, self._string, self._lambda = "", None, None
 
     def _record(self, node: ast.AST) -> None:
         """Record a node if a rule checks it."""
         rules = self._select(node)
         if rules:
             occurrence = Occurrence(
-                node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._string
+                node, self._statement, self._fn, self._repeated > 0, self._deferred > 0, self._lambda, self._string
             )
             self.found.append((occurrence, rules))
 
@@ -270,11 +273,15 @@ class _Walk(Generic[_Rules]):
             for condition in generator.ifs:
                 self.expression(condition)
 
-    def _lambda(self, node: ast.Lambda) -> None:
-        is_called = self._callee in _CALL_IMMEDIATELY or _MAPS.search(self._callee) is not None
-        self._deferred += not is_called
+    def _function(self, node: ast.Lambda) -> None:
+        if self._callee in _CALL_IMMEDIATELY or _MAPS.search(self._callee) is not None:
+            self.expression(node.body)
+            return
+        before, self._lambda = self._lambda, node
+        self._deferred += 1
         self.expression(node.body)
-        self._deferred -= not is_called
+        self._deferred -= 1
+        self._lambda = before
 
     def _joined(self, node: ast.JoinedStr) -> None:
         before = self._string
@@ -335,7 +342,7 @@ EXPRESSIONS: dict[type, Callable[[_Walk[Any], Any], None]] = {
     ast.SetComp: _Walk._comprehension,
     ast.GeneratorExp: _Walk._comprehension,
     ast.DictComp: _Walk._dict_comp,
-    ast.Lambda: _Walk._lambda,
+    ast.Lambda: _Walk._function,
     ast.Await: _Walk._value,
     ast.Yield: _Walk._value,
     ast.YieldFrom: _Walk._value,
