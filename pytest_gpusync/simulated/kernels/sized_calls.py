@@ -36,7 +36,7 @@ def svd(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     x = arguments[0]
     if max(x.shape[-2:]) <= _BATCHED_UP_TO:
         return 2
-    is_square = x.shape[-2] == x.shape[-1]  # others become square by a QR decomposition, after which it is faster
+    is_square: bool = x.shape[-2] == x.shape[-1]  # others become square by a QR decomposition, after which it is faster
     return 2 + _matrices(x) * (_sweeps(min(x.shape[-2:])) + is_square)
 
 
