@@ -25,6 +25,7 @@ from gpusync_lint.inference.summaries import Parameter, Signature
 from gpusync_lint.project.framework_callbacks import METRIC_BASES
 from gpusync_lint.syntax.names import dotted_path
 from gpusync_lint.syntax.parameters import with_defaults
+from gpusync_lint.syntax.traversal import walk_block
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -256,18 +257,19 @@ def _binding(fn: FunctionDef) -> _Binding:
         skip,
         has_rest=arguments.vararg is not None,
         has_keywords=arguments.kwarg is not None,
-        iterates_keywords=arguments.kwarg is not None and _iterates(node, arguments.kwarg.arg),
+        iterates_keywords=arguments.kwarg is not None and _iterates(fn, arguments.kwarg.arg),
     )
 
 
-def _iterates(node: ast.AST, name: str) -> bool:
+def _iterates(fn: FunctionDef, name: str) -> bool:
     """Whether a function asks for the items or values of its `**kwargs`."""
-    return any(
+    text = fn.file.text
+    return (f"{name}.items" in text or f"{name}.values" in text) and any(
         isinstance(one, ast.Attribute)
         and one.attr in ("items", "values")
         and isinstance(one.value, ast.Name)
         and one.value.id == name
-        for one in ast.walk(node)
+        for one in walk_block(fn.node.body)
     )
 
 
