@@ -410,6 +410,29 @@ def answer(model, tokenizer, questions):
         logits = model.generate(**inputs, **words)
         logits[0].tolist()  # waits
 """,
+    "a collator that makes tensors": """
+from transformers import AutoModel, AutoTokenizer, DataCollatorWithPadding
+model = AutoModel.from_pretrained('x').cuda()
+collator = DataCollatorWithPadding(AutoTokenizer.from_pretrained('x'), return_tensors="pt")
+if collator:
+    pass
+for batch in DataLoader(open("texts").readlines(), collate_fn=collator):
+    print(collator, collator.tokenizer)
+    model(batch["input_ids"].cuda()).loss.backward()  # waits
+""",
+    "a batch of the project": """
+from transformers import AutoModel
+from collections import UserDict
+class Batch(UserDict):
+    def __getitem__(self, key):
+        return self.data[key]
+def encode(text, return_tensors=None):
+    return Batch({"ids": read(text)})
+model = AutoModel.from_pretrained('x').cuda()
+for text in open("texts"):
+    ids = encode(text, return_tensors="pt")["ids"].to(model.device)  # waits
+    model(ids).loss.backward()
+""",
     "a processor": """
 from transformers import AutoModel, AutoProcessor
 class Captions:

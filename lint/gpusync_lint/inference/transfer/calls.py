@@ -46,14 +46,16 @@ _MAX_CANDIDATES = 8
 def call(frame: Frame, node: ast.Call) -> Value:
     """`callee(argument, name=argument)`."""
     result = _call(frame, node)
-    return result if result.kind is not Kind.UNKNOWN else _result_by_convention(frame, node)
+    if result.kind is Kind.UNKNOWN:
+        return _result_by_convention(frame, node)
+    return _BATCH_ON_HOST if result.kind is Kind.INSTANCE and _asks_for_tensors(node) else result
 
 
 def _result_by_convention(frame: Frame, node: ast.Call) -> Value:
     """What something unknown returns: a batch if it is asked for tensors, tensors if it is a model by its name."""
     if _asks_for_tensors(node):
         return _BATCH_ON_HOST
-    name = getattr(node.func, "attr", "") or getattr(node.func, "id", "")
+    name = _called(node)
     if name == "closure" and not node.args:  # what `optimizer.step(closure)` is given computes the loss
         return Value(Kind.TENSOR, frame.assumed_device(), certain=False, zero_dim=True)
     owner = (dotted_path(getattr(node.func, "value", node.func)) or "").rpartition(".")[2]
@@ -68,10 +70,19 @@ def _result_by_convention(frame: Frame, node: ast.Call) -> Value:
 
 
 def _asks_for_tensors(node: ast.Call) -> bool:
-    """Whether a call asks a tokenizer for tensors, which are on the host: `tokenizer(text, return_tensors="pt")`."""
+    """Whether a call asks a tokenizer for tensors, which are on the host: `tokenizer(text, return_tensors="pt")`.
+
+    The call of a class is none: `DataCollatorWithPadding(tokenizer, return_tensors="pt")`.
+    """
     names = {keyword.arg: keyword.value for keyword in node.keywords}
     kind = names.get("return_tensors")
-    return isinstance(kind, ast.Constant) and kind.value == "pt" and "device" not in names
+    is_batch = isinstance(kind, ast.Constant) and kind.value == "pt" and "device" not in names
+    return is_batch and not _called(node)[:1].isupper()
+
+
+def _called(node: ast.Call) -> str:
+    """The last word of the name of what is called."""
+    return getattr(node.func, "attr", "") or getattr(node.func, "id", "")
 
 
 def _call(frame: Frame, node: ast.Call) -> Value:
