@@ -69,6 +69,7 @@ def stops_gradients(node: ast.expr) -> bool:
     return path is not None and path.rpartition(".")[2] in ("no_grad", "inference_mode")
 
 
+@lru_cache(20_000)
 def is_model_name(name: str) -> bool:
     """Whether a function that is called is a model, by its name: `target_net`, `self.unet`, `model2`."""
     return name.lower().rstrip("0123456789").rpartition("_")[2] in _MODELS

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _CAPTURED = "graph = torch.cuda.CUDAGraph()\nwith torch.cuda.graph(graph):\n"
 _SIDE = "side = torch.cuda.Stream()\n"
+_IS = (ast.Is, ast.IsNot)
 _LIMITS = ("num_", "n_", "max_", "min_", "total_", "warmup_", "every_", "per_")
 """How the names of numbers of steps begin that do not change."""
 
@@ -369,6 +370,10 @@ class BranchInCapture(CaptureRule):
 
 def _reads_counter(test: ast.expr, context: RuleContext) -> bool:
     """Whether a condition compares a Python number that counts steps, or its remainder."""
+    if isinstance(test, ast.UnaryOp):
+        test = test.operand
+    if isinstance(test, (ast.Name, ast.Attribute)) or (isinstance(test, ast.Compare) and isinstance(test.ops[0], _IS)):
+        return False  # most conditions
     for node in walk(test):
         found = False
         if isinstance(node, ast.Compare):

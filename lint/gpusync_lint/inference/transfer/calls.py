@@ -17,7 +17,6 @@ from gpusync_lint.inference.transfer.serving import call_in_server
 from gpusync_lint.model.levels import Heat
 from gpusync_lint.model.placement import StepEvidence
 from gpusync_lint.project import framework_callbacks
-from gpusync_lint.syntax.names import dotted_path
 
 if TYPE_CHECKING:
     from gpusync_lint.inference.frame import Frame
@@ -53,17 +52,18 @@ def call(frame: Frame, node: ast.Call) -> Value:
 
 def _result_by_convention(frame: Frame, node: ast.Call) -> Value:
     """What something unknown returns: a batch if it is asked for tensors, tensors if it is a model by its name."""
-    if _asks_for_tensors(node):
+    if node.keywords and _asks_for_tensors(node):
         return _BATCH_ON_HOST
     name = _called(node)
     if name == "closure" and not node.args:  # what `optimizer.step(closure)` is given computes the loss
         return Value(Kind.TENSOR, frame.assumed_device(), certain=False, zero_dim=True)
-    owner = (dotted_path(getattr(node.func, "value", node.func)) or "").rpartition(".")[2]
-    if name in _RUNNING or is_model_name(name) or is_model_name(owner) or name.endswith(_LOSSES):
-        given = [*node.args, *(keyword.value for keyword in node.keywords)]
-        if any(
-            value.on_device and value.kind is Kind.TENSOR for value in (frame.values.get(one, UNKNOWN) for one in given)
-        ):
+    is_model = name in _RUNNING or is_model_name(name) or name.endswith(_LOSSES)
+    if not is_model and isinstance(node.func, ast.Attribute):
+        owner = node.func.value
+        is_model = is_model_name(getattr(owner, "attr", "") or getattr(owner, "id", ""))
+    if is_model:
+        given = [frame.values.get(one, UNKNOWN) for one in (*node.args, *(each.value for each in node.keywords))]
+        if any(value.on_device for value in given):
             gradient = Gradient.FLOWS if frame.tracks_gradients() else Gradient.NONE
             return Value(Kind.TENSOR, Device.GPU, certain=False, gradient=gradient)
     return UNKNOWN
@@ -74,10 +74,10 @@ def _asks_for_tensors(node: ast.Call) -> bool:
 
     The call of a class is none: `DataCollatorWithPadding(tokenizer, return_tensors="pt")`.
     """
-    names = {keyword.arg: keyword.value for keyword in node.keywords}
-    kind = names.get("return_tensors")
-    is_batch = isinstance(kind, ast.Constant) and kind.value == "pt" and "device" not in names
-    return is_batch and not _called(node)[:1].isupper()
+    kinds = [each.value for each in node.keywords if each.arg == "return_tensors"]
+    if not kinds or not isinstance(kinds[0], ast.Constant) or kinds[0].value != "pt":
+        return False
+    return not _called(node)[:1].isupper() and all(each.arg != "device" for each in node.keywords)
 
 
 def _called(node: ast.Call) -> str:
