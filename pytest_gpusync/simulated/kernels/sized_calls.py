@@ -45,37 +45,45 @@ def eigh(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     x = arguments[0]
     length: int = x.shape[-1]
     matrices = _matrices(x)
-    if matrices > 1:
-        return 1 if length <= _BATCHED_UP_TO else 1 + matrices * _sweeps(length)
+    if matrices > 1 and length <= _BATCHED_UP_TO:
+        return 1
     if x.dtype is torch.float32 and length in _JACOBI:
-        return 1 + _sweeps(length)
-    with_vectors = arguments[2] if len(arguments) > 2 else keywords.get("compute_v", True)
-    return 4 if length >= _JACOBI.stop and with_vectors else min(length, 2)
+        each = _sweeps(length)
+    else:
+        with_vectors = arguments[2] if len(arguments) > 2 else keywords.get("compute_v", True)
+        each = 3 if length >= _JACOBI.stop and with_vectors else min(length, 2) - 1
+    return 1 + matrices * each
 
 
 def eig(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     """The waits of the eigenvalues and eigenvectors of any matrices."""
     x = arguments[0]
-    return _matrices(x) * (28 if x.shape[-1] <= _SMALL else 102)
+    return 4 + 24 * _matrices(x) if x.shape[-1] <= _SMALL else 102 * _matrices(x)
 
 
 def eigenvalues(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     """The waits of the eigenvalues of any matrices."""
     x = arguments[0]
-    return _matrices(x) * (22 if x.shape[-1] <= _SMALL else 102)
+    return 4 + 18 * _matrices(x) if x.shape[-1] <= _SMALL else 102 * _matrices(x)
 
 
 _FROM_STRIDED = {torch.sparse_csr: 2, torch.sparse_csc: 2, torch.sparse_bsr: 2, torch.sparse_bsc: 2}
 _FROM_SPARSE = {
     (torch.sparse_coo, torch.sparse_csc): 5,
     (torch.sparse_coo, torch.sparse_bsr): 6,
-    (torch.sparse_coo, torch.sparse_bsc): 6,
+    (torch.sparse_coo, torch.sparse_bsc): 11,
     (torch.sparse_csr, torch.sparse_csc): 1,
     (torch.sparse_csr, torch.sparse_bsr): 6,
+    (torch.sparse_csr, torch.sparse_bsc): 7,
     (torch.sparse_csc, torch.sparse_csr): 1,
     (torch.sparse_csc, torch.sparse_bsr): 7,
+    (torch.sparse_csc, torch.sparse_bsc): 6,
+    (torch.sparse_bsr, torch.sparse_bsc): 1,
+    (torch.sparse_bsc, torch.sparse_bsr): 1,
+    (torch.sparse_bsr, torch.sparse_coo): 1,
+    (torch.sparse_bsc, torch.sparse_coo): 1,
 }
-"""By the layout before and after; those that are missing do not wait."""
+"""By the layout before and after. Of the others, all that torch supports were measured, and do not wait."""
 
 
 def _converted(x: torch.Tensor, layout: torch.layout, dense_dim: int) -> int:
@@ -88,11 +96,9 @@ def _converted(x: torch.Tensor, layout: torch.layout, dense_dim: int) -> int:
 def to_sparse(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
     """The waits of `to_sparse`, to any layout."""
     x = arguments[0]
-    layout = keywords.get("layout")
-    if layout is not None and layout is not torch.sparse_coo:
+    layout = keywords.get("layout") or torch.sparse_coo
+    if layout is not torch.sparse_coo or x.layout is not torch.strided:
         return _converted(x, layout, keywords.get("dense_dim") or 0)
-    if x.layout is not torch.strided:
-        return 0
     dims = arguments[1] if len(arguments) > 1 else keywords.get("sparse_dim", x.dim())
     return 1 if dims == x.dim() else 4  # elements that are no numbers
 
@@ -110,14 +116,17 @@ def to_compressed(layout: torch.layout) -> Count:
 
 
 def sparse_product(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> int:
-    """The waits of a product: it coalesces what is not, sorts what it makes of two, and converts columns to rows."""
-    sparse = [value for value in arguments if isinstance(value, torch.Tensor) and value.layout is not torch.strided]
-    layouts = [value.layout for value in sparse]
-    if len(sparse) > 1:
-        return 7 if torch.sparse_coo in layouts else 6
-    if any(value.layout is torch.sparse_coo and not value.is_coalesced() for value in sparse):
+    """The waits of a product: it coalesces what is not, and converts columns to rows, or rows to columns.
+
+    The matrices are the last two tensors; before them, `addmm` has another.
+    """
+    left, right = [value for value in arguments if isinstance(value, torch.Tensor)][-2:]
+    layouts = [left.layout, right.layout]
+    if torch.strided not in layouts:
+        return 7 if torch.sparse_coo in layouts else 6 + layouts.count(torch.sparse_csc)
+    if any(value.layout is torch.sparse_coo and not value.is_coalesced() for value in (left, right)):
         return 5
-    return int(torch.sparse_csc in layouts)
+    return int(left.layout is torch.sparse_csc or right.layout is torch.sparse_csr)
 
 
 COUNTS: Mapping[str, Count] = {
