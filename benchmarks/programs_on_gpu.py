@@ -6,8 +6,8 @@
 `run` counts the syncs of each program: those of `tests/simulated/agreement_programs.py` and `agreement_idioms.py`, and
 those of every N-th operator that takes a number (`number_operators.py`). The set-up runs once, the statements three
 times, and the third turn is counted. An error on the GPU may end all work of its process, so another process goes on
-after the program that caused it. `compare` wants two runs with the same version of torch; it ends with status 1 if the
-host waits on one device only.
+after the program that caused it. `compare` wants two runs of the same programs with the same version of torch; it ends
+with status 1 if the host waits on one device only, or if a program was not measured.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def count(program: Any, number: int) -> dict[str, Any]:
     except Exception as error:
         return {"error": " ".join(f"{type(error).__name__}: {error}".split())[:160]}
     if result.problem:
-        return {"error": f"not measured: {result.problem}"}
+        return {"problem": result.problem}
     return {"syncs": dict(Counter(sync.kind for sync in result.all_syncs))}
 
 
@@ -99,7 +99,7 @@ def run(device: str, every: int) -> dict[str, Any]:
         found = [json.loads(row) for row in done.stdout.splitlines() if row.startswith("{")]
         if not found and not rows:
             raise SystemExit("no program was run")
-        rows += found or [{"number": len(rows), "error": _ENDED}]
+        rows += found or [{"number": len(rows), "problem": _ENDED}]
         print(f"{len(rows)} of {total} programs", file=sys.stderr, flush=True)
     return {"torch": torch.__version__, "device": device, "every": every, "programs": rows}
 
@@ -108,11 +108,18 @@ def compare(gpu: dict[str, Any], simulated: dict[str, Any]) -> dict[str, Any]:
     """The outcomes of the programs that both ran, and what they differ in."""
     if gpu["torch"].partition("+")[0] != simulated["torch"].partition("+")[0] or gpu["every"] != simulated["every"]:
         raise SystemExit("the runs are of other programs: another version of torch, or another --every")
+    pairs = list(zip(gpu["programs"], simulated["programs"], strict=True))
+    if any(
+        one["statement"] != other["statement"] for one, other in pairs if "statement" in one and "statement" in other
+    ):
+        raise SystemExit("the runs are of other programs: make both with the same version of this project")
     outcomes: Counter[str] = Counter()
     differences = []
-    for one, other in zip(gpu["programs"], simulated["programs"], strict=True):
+    for one, other in pairs:
         first, second = one.get("syncs"), other.get("syncs")
-        if first is None or second is None:
+        if "problem" in one or "problem" in other:
+            outcome = "not measured"
+        elif first is None or second is None:
             refusing = "GPU" if first is None else "simulated device"
             outcome = "refused by both" if first is second else f"refused by the {refusing}"
         elif sum(first.values()) == sum(second.values()):
@@ -123,7 +130,8 @@ def compare(gpu: dict[str, Any], simulated: dict[str, Any]) -> dict[str, Any]:
         outcomes[outcome] += 1
         if outcome not in ("as many syncs", "refused by both"):
             row = {"statement": one.get("statement") or other.get("statement"), "outcome": outcome}
-            differences.append(row | {"gpu": first or one.get("error"), "simulated": second or other.get("error")})
+            reasons = [each.get("problem") or each.get("error") or "no syncs" for each in (one, other)]
+            differences.append(row | {"gpu": first or reasons[0], "simulated": second or reasons[1]})
     return {"torch": gpu["torch"], "outcomes": dict(outcomes), "differences": differences}
 
 
@@ -153,7 +161,7 @@ def main() -> int:
     print(f"torch {result['torch']}:", ", ".join(f"{number} {name}" for name, number in result["outcomes"].items()))
     for row in result["differences"]:
         print(f"{row['outcome']}: {row['statement']!r}\n    GPU {row['gpu']}, simulated {row['simulated']}")
-    return int(any("waits on" in name for name in result["outcomes"]))
+    return int(any("waits on" in name or name == "not measured" for name in result["outcomes"]))
 
 
 if __name__ == "__main__":
