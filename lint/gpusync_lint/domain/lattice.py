@@ -157,7 +157,6 @@ _SEQUENCES = frozenset({Kind.LIST, Kind.TUPLE})
 _CONTAINERS = frozenset({Kind.LIST, Kind.TUPLE, Kind.DICT})
 _IN_UNIONS = frozenset({Kind.FUNCTION, Kind.CLASS, Kind.INSTANCE, Kind.UNION, Kind.LAMBDA})
 _MAX_ALTERNATIVES = 6
-_MAX_MODULES = 6
 
 
 def _join_alternatives(a: Value, b: Value) -> Value:
@@ -218,7 +217,7 @@ def _join_modules(a: Value, b: Value, depth: int) -> Value:
         for module in (*modules(a), *modules(b)):
             if module.definition is not None:
                 found[module._replace(device=Device.UNKNOWN, made_with=None)] = None
-    several = 0 < len(found) <= _MAX_MODULES
+    several = 0 < len(found) <= _MAX_ALTERNATIVES
     return Value(
         Kind.MODULE,
         wider(a.device, b.device),

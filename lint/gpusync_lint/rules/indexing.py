@@ -235,14 +235,18 @@ def _creation(node: ast.expr, context: RuleContext) -> ast.Call | None:
         return _made(node.id, context)
     if not isinstance(node, ast.Attribute) or dotted_path(node.value) != "self" or context.function.cls is None:
         return None
-    path = f"self.{node.attr}"
-    assigned = [
-        statement.value
-        for method in context.function.cls.methods.values()
-        for statement in walk_block(method.node.body)
-        if isinstance(statement, ast.Assign) and path in map(dotted_path, statement.targets)
-    ]
+    assigned = context.once(_assigned_in, context.function.cls.node.body).get(f"self.{node.attr}", [])
     return assigned[0] if len(assigned) == 1 and isinstance(assigned[0], ast.Call) else None
+
+
+def _assigned_in(body: list[ast.stmt]) -> dict[str, list[ast.expr]]:
+    """The values that the methods of a class assign, by the path of the target."""
+    found: dict[str, list[ast.expr]] = {}
+    methods = [one for one in body if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    for statement in (one for each in methods for one in walk_block(each.body) if isinstance(one, ast.Assign)):
+        for path in filter(None, map(dotted_path, statement.targets)):
+            found.setdefault(path, []).append(statement.value)
+    return found
 
 
 def _is_ellipsis(node: ast.expr) -> bool:

@@ -88,7 +88,7 @@ class Judge:
                     statement = report.heat_statement or occurrence.statement
                     fn = report.function or occurrence.fn
                     # A program that works does not log warnings in every step. The speed of tests matters less.
-                    deferred = _is_warning(occurrence.statement) or (in_tests and _is_test(fn))
+                    deferred = _is_warning(occurrence.statement) or (in_tests and _is_test(fn, context))
                     place = self._heat.place(fn, statement, occurrence.repeated, occurrence.deferred or deferred)
                     if occurrence.within is not None and not deferred:
                         place = self._hottest(place, self._inference.lambda_calls(occurrence.within))
@@ -169,7 +169,7 @@ class Judge:
 
 def _is_measured(barrier: Barrier) -> bool:
     """Whether public programs show how often findings of a barrier are right: not those of a project's own barriers."""
-    return is_wait(barrier.code) and barrier.code != "GS699"
+    return is_wait(barrier.code) and barrier.framework != "project"
 
 
 def _is_warning(statement: ast.stmt) -> bool:
@@ -178,16 +178,19 @@ def _is_warning(statement: ast.stmt) -> bool:
     return isinstance(called, ast.Attribute) and called.attr in _WARNING_METHODS
 
 
-def _is_test(fn: FunctionDef) -> bool:
+def _is_test(fn: FunctionDef, context: RuleContext) -> bool:
     """Whether a function in a file of tests, or one around it, is a test, and not `test_epoch` of a script."""
-    if fn.outer is not None and _is_test(fn.outer):
+    if fn.outer is not None and _is_test(fn.outer, context):
         return True
     if not fn.name.startswith("test_"):
         return False
     imported = fn.file.imports.values()
-    return any(name.partition(".")[0] in _TEST_LIBRARIES for name in imported) or any(
-        isinstance(node, ast.stmt) and _is_assertion(node) for node in walk_block(fn.node.body)
-    )
+    is_by_library = any(name.partition(".")[0] in _TEST_LIBRARIES for name in imported)
+    return is_by_library or context.once(_asserts, fn.node.body)
+
+
+def _asserts(body: list[ast.stmt]) -> bool:
+    return any(isinstance(node, ast.stmt) and _is_assertion(node) for node in walk_block(body))
 
 
 def _is_assertion(statement: ast.stmt) -> bool:

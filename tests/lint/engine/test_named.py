@@ -141,6 +141,8 @@ def test_a_function_of_the_project_is_found_where_its_module_is_imported(lint):
     code = f"{STEP}from ourlib.metrics import to_host as fetch\n{LOOP}    fetch(1)\n"
     (finding,) = lint(settings=own("ourlib.metrics.to_host"), train=code, src__ourlib__metrics=HELPER)
     assert (finding.code, finding.heat, finding.confidence) == ("GS699", Heat.STEP, Confidence.HIGH)
+    (finding,) = lint(settings=own("ourlib.metrics.to_host", code="GS201"), train=code, src__ourlib__metrics=HELPER)
+    assert (finding.code, finding.confidence) == ("GS201", Confidence.HIGH)
     assert (finding.framework, "`to_host()`" in finding.message or "`fetch()`" in finding.message) == ("project", True)
 
 

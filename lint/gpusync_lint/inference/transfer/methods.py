@@ -29,6 +29,7 @@ _CONTAINER_METHODS = frozenset(
 _SAMPLES = frozenset({"log_prob", "entropy", "rsample"})
 _SAVING = frozenset({"save_for_backward", "save_for_forward"})
 _APPENDING = frozenset({"append", "add", "appendleft"})
+_OF_CONTAINERS = _CONTAINER_METHODS | _APPENDING
 
 
 def call_method(frame: Frame, call: Call) -> Value | None:
@@ -162,7 +163,7 @@ def instance_method(frame: Frame, call: Call) -> Value | None:
         saved = list_of(join_elements(call.args)) if is_starred else tuple_of(call.args)
         frame.analysis.instances.set_attribute(call.receiver, "saved_tensors", saved)
         return HOST
-    held = held_items(frame, call.receiver) if call.method in _CONTAINER_METHODS | _APPENDING else None
+    held = held_items(frame, call.receiver) if call.method in _OF_CONTAINERS else None
     if held is not None:
         return METHODS[held.kind](frame, call._replace(receiver=held))
     bases = classes.external_bases(cls)

@@ -84,6 +84,9 @@ _RESULT_FIELDS = frozenset(
     }
 )  # fmt: skip
 """The names of parts of what functions of `torch` and `torch.linalg` return."""
+ITEMS = "[]"
+"""The attribute under which the items of an instance of a class derived from `dict` or `list` are kept."""
+_EMPTY = {"dict": dict_of((), None), "list": list_of(None)}
 _MODULE_TENSORS = frozenset({"weight", "bias"})
 _ARRAY_FACTS = frozenset({"shape", "dtype", "size", "ndim"})
 
@@ -180,11 +183,6 @@ def attribute_of(frame: Frame, base: Value, attr: str) -> Value:
         return _instance_attribute(frame, base, attr)
     handler = _ATTRIBUTES.get(kind)
     return UNKNOWN if handler is None else handler(frame, base, attr)
-
-
-ITEMS = "[]"
-"""The attribute under which the items of an instance of a class derived from `dict` or `list` are kept."""
-_EMPTY = {"dict": dict_of((), None), "list": list_of(None)}
 
 
 def _host_attribute(frame: Frame, base: Value, attr: str) -> Value:

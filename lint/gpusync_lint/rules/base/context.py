@@ -305,13 +305,13 @@ class RuleContext:
             return index.kind is Kind.TENSOR
         if index.zero_dim is True or not self.is_called_mask(node):
             return False
+        if not index.certain and isinstance(node, ast.Name) and self.is_loop_target(node):
+            return True  # `for _, mask in data("train_mask", "val_mask"):`
         label = node.id if isinstance(node, ast.Name) else getattr(node, "attr", "")
         parameters = getattr(self.function.node, "args", None)
         own = parameters is not None and any(
             arg.arg == label for arg in ast.walk(parameters) if isinstance(arg, ast.arg)
         )
-        if not index.certain and isinstance(node, ast.Name) and self.is_loop_target(node):
-            return True  # `for _, mask in data("train_mask", "val_mask"):`
         return True if own and not self._inference.is_passed(self.function, label) else None
 
     def is_called_mask(self, node: ast.expr) -> bool:
